@@ -1,11 +1,24 @@
-#include "plots/page/page-private.h"
+#include "plots/page/page.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "core/base/quote.h"
+#include "core/base/units.h"
+#include "core/json/json-write.h"
+#include "core/trace/needs.h"
 #include "plots/figure.h"
 #include "plots/table.h"
+
+struct _RpPage {
+    char *title;
+    GString *body;        /* HTML */
+    gboolean titles;      /* the next row of the table has them */
+    gboolean more;        /* the table is hidden behind a summary */
+    GString *traces;      /* JSON, an object each with commas between */
+    gboolean servers;     /* one of them has tasks of the network */
+    RpJsonWriter *curves; /* the open array of curves; %NULL: none yet */
+};
 
 static const char *const scripts[] = {"decode.js",   "view.js",   "words.js",
                                       "timeline.js", "curves.js", "main.js"};
@@ -33,8 +46,9 @@ rp_page_free(RpPage *page)
     g_free(page);
 }
 
-char *
-rp_page_escape(const char *text)
+/* @text for HTML; invalid UTF-8 is replaced. (transfer full) */
+static char *
+escape(const char *text)
 {
     g_autofree char *valid = g_utf8_make_valid(text, -1);
 
@@ -42,17 +56,17 @@ rp_page_escape(const char *text)
 }
 
 static void
-add_element(RpPage *page, const char *name, const char *text)
+add_element(RpPage *page, const char *name, const char *text, const char *end)
 {
-    g_autofree char *escaped = rp_page_escape(text);
+    g_autofree char *escaped = escape(text);
 
-    g_string_append_printf(page->body, "<%s>%s</%s>\n", name, escaped, name);
+    g_string_append_printf(page->body, "<%s>%s</%s>%s", name, escaped, name, end);
 }
 
 void
 rp_page_head(RpPage *page, const char *text)
 {
-    add_element(page, "h2", text);
+    add_element(page, "h2", text, "\n");
 }
 
 void
@@ -64,7 +78,7 @@ rp_page_say(RpPage *page, const char *format, ...)
     va_start(arguments, format);
     text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    add_element(page, "p", text);
+    add_element(page, "p", text, "\n");
 }
 
 static void
@@ -73,14 +87,14 @@ begin_details(RpPage *page, const char *summary)
     if (summary == NULL)
         return;
     g_string_append(page->body, "<details>");
-    add_element(page, "summary", summary);
+    add_element(page, "summary", summary, "\n");
 }
 
 void
 rp_page_quote(RpPage *page, const char *summary, const char *text)
 {
     begin_details(page, summary);
-    add_element(page, "pre", text);
+    add_element(page, "pre", text, "\n");
     g_string_append(page->body, summary != NULL ? "</details>\n" : "");
 }
 
@@ -99,11 +113,8 @@ rp_page_row(RpPage *page, const char *const *cells, guint n)
     const char *name = page->titles ? "th" : "td";
 
     g_string_append(page->body, "<tr>");
-    for (guint i = 0; i < n; i++) {
-        g_autofree char *escaped = rp_page_escape(cells[i] != NULL ? cells[i] : "");
-
-        g_string_append_printf(page->body, "<%s>%s</%s>", name, escaped, name);
-    }
+    for (guint i = 0; i < n; i++)
+        add_element(page, name, cells[i] != NULL ? cells[i] : "", "");
     g_string_append(page->body, "</tr>\n");
     page->titles = FALSE;
 }
@@ -156,12 +167,10 @@ rp_page_add_curve(RpPage *page, const char *heading, const char *title, const do
     g_return_if_fail(n > 0);
 
     if (page->curves == NULL) {
-        g_autofree char *escaped = rp_page_escape(heading);
-
         page->curves = rp_json_writer_new(RP_JSON_COMPACT);
         rp_json_array(page->curves, NULL);
-        g_string_append_printf(page->body, "<section id=\"steps\"><h2>%s</h2></section>\n",
-                               escaped);
+        g_string_append(page->body, "<section id=\"steps\">");
+        add_element(page, "h2", heading, "</section>\n");
     }
     g_autofree char *valid = g_utf8_make_valid(title, -1);
 
@@ -230,7 +239,7 @@ rp_page_finish(RpPage *page)
 {
     GString *html =
         g_string_new("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    g_autofree char *title = rp_page_escape(page->title);
+    g_autofree char *title = escape(page->title);
 
     g_string_append(html,
                     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
@@ -251,4 +260,539 @@ rp_page_finish(RpPage *page)
         add_resource(html, scripts[i]);
     g_string_append(html, "</script>\n</body>\n</html>\n");
     return g_string_free(html, FALSE);
+}
+
+/* ---- traces: their description in words, and the places of their pictures ---- */
+
+/* Numbers of a page: columns of differences as varints in base64, a byte or two a task each. */
+
+/* Zigzag, seven bits a byte, the lowest first. */
+static void
+add_varint(GByteArray *bytes, gint64 value)
+{
+    guint64 left = ((guint64)value << 1) ^ (value < 0 ? G_MAXUINT64 : 0);
+
+    do {
+        const guint8 byte = (guint8)((left & 127) | (left > 127 ? 128 : 0));
+
+        g_byte_array_append(bytes, &byte, 1);
+        left >>= 7;
+    } while (left > 0);
+}
+
+static void
+end_column(RpJsonWriter *json, const char *key, GByteArray *bytes)
+{
+    g_autofree char *text = g_base64_encode(bytes->data, bytes->len);
+
+    rp_json_string(json, key, text);
+    g_byte_array_set_size(bytes, 0);
+}
+
+/* Columns that change little from one task to the next, so that their differences compress well. */
+static gint64
+member(const RpTraceRecord *record, guint column)
+{
+    const guint32 values[] = {record->kind,  record->stage, record->micro_batch, record->iteration,
+                              record->round, record->layer, record->chunk};
+
+    if (column == G_N_ELEMENTS(values))
+        return (gint64)MIN(record->bytes, (guint64)1 << 52);
+    return values[column] == RP_NONE ? -1 : (gint64)values[column];
+}
+
+static const char *const member_keys[] = {"kind",  "stage", "micro_batch", "iteration",
+                                          "round", "layer", "chunk",       "bytes"};
+
+/* Records by place. (transfer full) */
+static const RpTraceRecord **
+in_places(const RpTrace *trace, const guint32 *places)
+{
+    const gsize n = rp_trace_n_records(trace);
+    const RpTraceRecord **sorted = g_new(const RpTraceRecord *, n + 1);
+
+    for (gsize i = 0; i < n; i++)
+        sorted[places[i]] = rp_trace_records(trace) + i;
+    return sorted;
+}
+
+static void
+pack_lanes(RpJsonWriter *json, const RpTraceRecord *const *sorted, gsize n)
+{
+    rp_json_array(json, "lanes");
+    for (gsize first = 0, end; first < n; first = end) {
+        for (end = first + 1; end < n && sorted[end]->lane == sorted[first]->lane;)
+            end++;
+        rp_json_array(json, NULL);
+        rp_json_uint(json, NULL, sorted[first]->lane);
+        rp_json_uint(json, NULL, end - first);
+        rp_json_end(json);
+    }
+    rp_json_end(json);
+}
+
+/* From the end of the task before it on its lane, and how much longer than that it takes. */
+static void
+pack_times(RpJsonWriter *json, const RpTraceRecord *const *sorted, gsize n)
+{
+    g_autoptr(GByteArray) gaps = g_byte_array_new();
+    g_autoptr(GByteArray) durations = g_byte_array_new();
+    gint64 end_ns = 0, before_ns = 0;
+
+    for (gsize i = 0; i < n; i++) {
+        const gint64 duration_ns = sorted[i]->end_ns - sorted[i]->start_ns;
+
+        if (i == 0 || sorted[i]->lane != sorted[i - 1]->lane)
+            end_ns = before_ns = 0;
+        add_varint(gaps, sorted[i]->start_ns - end_ns);
+        add_varint(durations, duration_ns - before_ns);
+        end_ns = sorted[i]->end_ns;
+        before_ns = duration_ns;
+    }
+    end_column(json, "gap", gaps);
+    end_column(json, "duration", durations);
+}
+
+static void
+pack_gates(RpJsonWriter *json, const RpPageTrace *trace, const guint32 *places,
+           const RpTraceRecord *const *sorted)
+{
+    const gsize n = rp_trace_n_records(trace->trace);
+    const RpTraceRecord *records = rp_trace_records(trace->trace);
+    g_autofree guint32 *gates = rp_trace_gates(trace->trace, trace->plan);
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+
+    for (gsize place = 0; place < n; place++) {
+        const guint32 gate = gates[sorted[place] - records];
+
+        add_varint(bytes, gate == RP_NONE ? 0 : (gint64)place - (gint64)places[gate]);
+    }
+    end_column(json, "gate", bytes);
+}
+
+/* A curve of memory, for the JSON of its trace. */
+static void
+pack_memory(RpJsonWriter *json, guint arena, const GArray *steps)
+{
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+
+    rp_json_object(json, NULL);
+    rp_json_uint(json, "arena", arena);
+    rp_json_uint(json, "steps", steps->len);
+    for (guint column = 0; column < 2; column++) {
+        gint64 before = 0;
+
+        for (guint i = 0; i < steps->len; i++) {
+            const RpMemoryStep *step = &g_array_index(steps, RpMemoryStep, i);
+            const gint64 value =
+                column == 0 ? step->time_ns : (gint64)MIN(step->bytes, (guint64)1 << 52);
+
+            add_varint(bytes, value - before);
+            before = value;
+        }
+        end_column(json, column == 0 ? "time" : "bytes", bytes);
+    }
+    rp_json_end(json);
+}
+
+/* Where each record stands when they lie lane by lane. (transfer full) */
+static guint32 *
+places_of(const RpTrace *trace)
+{
+    const RpTraceRecord *records = rp_trace_records(trace);
+    const gsize n = rp_trace_n_records(trace);
+    const gsize n_lanes = (gsize)rp_trace_gpus(trace) * RP_LANES_PER_DEVICE + RP_HOST_LANES;
+    g_autofree guint32 *next = g_new0(guint32, n_lanes + 1);
+    guint32 *places = g_new(guint32, n + 1);
+
+    for (gsize i = 0; i < n; i++)
+        next[records[i].lane + 1]++;
+    for (gsize lane = 0; lane < n_lanes; lane++)
+        next[lane + 1] += next[lane];
+    for (gsize i = 0; i < n; i++)
+        places[i] = next[records[i].lane]++;
+    return places;
+}
+
+/*
+ * @places: (array): by index of a record its place in the packed trace
+ * @twins: (nullable) (array): by index of a record one more than the place of the same task in the
+ *   other trace; 0: it has none
+ *
+ * Appends the trace's JSON (decode.js reads it).
+ */
+static void
+pack_trace(RpPage *page, const RpPageTrace *trace, const guint32 *places, const guint32 *twins)
+{
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
+    g_autofree const RpTraceRecord **sorted = in_places(trace->trace, places);
+    g_autoptr(GByteArray) bytes = g_byte_array_new();
+    const gsize n = rp_trace_n_records(trace->trace);
+
+    rp_json_object(json, NULL);
+    rp_json_string(json, "name", trace->name);
+    rp_json_uint(json, "gpus", rp_trace_gpus(trace->trace));
+    rp_json_uint(json, "tasks", n);
+    pack_lanes(json, sorted, n);
+    for (gsize i = 0; i < n; i++)
+        page->servers = page->servers || sorted[i]->kind >= RP_TASK_REDUCE;
+    pack_times(json, sorted, n);
+    for (guint column = 0; column < G_N_ELEMENTS(member_keys); column++) {
+        gint64 before = 0;
+
+        for (gsize i = 0; i < n; i++) {
+            const gint64 value = member(sorted[i], column);
+
+            add_varint(bytes, value - before);
+            before = value;
+        }
+        end_column(json, member_keys[column], bytes);
+    }
+    pack_gates(json, trace, places, sorted);
+    if (twins != NULL) {
+        gint64 before = 0;
+
+        for (gsize i = 0; i < n; i++) {
+            const gint64 value = twins[sorted[i] - rp_trace_records(trace->trace)];
+
+            add_varint(bytes, value - before);
+            before = value;
+        }
+        end_column(json, "pair", bytes);
+    }
+    if (trace->memory != NULL) {
+        rp_json_array(json, "memory");
+        for (guint arena = 0; arena < trace->memory->len; arena++)
+            pack_memory(json, arena, g_ptr_array_index(trace->memory, arena));
+        rp_json_end(json);
+    }
+    rp_json_end(json);
+    if (page->traces->len > 0)
+        g_string_append(page->traces, ",\n");
+    g_string_append(page->traces, rp_json_writer_text(json)->str);
+}
+
+#define MOST_COLUMNS 3 /* the prediction, and two traces */
+
+/* ---- the bubble ---- */
+
+typedef struct {
+    const char *title;
+    gsize offset; /* in RpBubble, of a double */
+    RpColour colour;
+} Part;
+
+static const Part parts[] = {
+    {"fill", G_STRUCT_OFFSET(RpBubble, fill), RP_COLOUR_SKY},
+    {"switch", G_STRUCT_OFFSET(RpBubble, switch_), RP_COLOUR_ORANGE},
+    {"drain", G_STRUCT_OFFSET(RpBubble, drain), RP_COLOUR_BLUE},
+    {"intra", G_STRUCT_OFFSET(RpBubble, intra), RP_COLOUR_PURPLE},
+};
+
+static double
+part_of(const RpBubble *bubble, guint i)
+{
+    return G_STRUCT_MEMBER(double, bubble, parts[i].offset);
+}
+
+/* @cells: texts, freed */
+static void
+add_row(RpPage *page, const char *title, char **cells, guint n)
+{
+    const char *row[MOST_COLUMNS] = {title};
+
+    for (guint i = 0; i < n; i++)
+        row[i + 1] = cells[i];
+    rp_page_row(page, row, n + 1);
+    for (guint i = 0; i < n; i++)
+        g_free(cells[i]);
+}
+
+/* The trace may have a part of a run's iterations. */
+static guint
+count_iterations(const RpTrace *trace, guint *first)
+{
+    guint most = 0;
+
+    *first = G_MAXUINT;
+    for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
+        most = MAX(most, rp_trace_records(trace)[i].iteration);
+        *first = MIN(*first, rp_trace_records(trace)[i].iteration);
+    }
+    return most + 1 - *first;
+}
+
+static char *
+text_iterations(const RpTrace *trace)
+{
+    guint first;
+    const guint n = count_iterations(trace, &first);
+
+    return first == 0 ? g_strdup_printf("%u", n) : g_strdup_printf("%u, from %u on", n, first);
+}
+
+/* (transfer full): of a step; %NULL: the trace is not of steady ones */
+static char *
+text_step(const RpPageTrace *trace)
+{
+    guint first;
+
+    return trace->steady == NULL
+               ? NULL
+               : rp_text_time(trace->steady->makespan_ns / count_iterations(trace->trace, &first));
+}
+
+static void
+add_bubble_bar(RpPage *page, const RpBubble *bubble, const char *title)
+{
+    g_string_append_printf(page->body, "<div class=\"bar\" title=\"parts of the %s bubble\">",
+                           title);
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
+        g_autofree char *width = NULL;
+        char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+        width = g_strdup(g_ascii_formatd(text, sizeof text, "%.3f", 100 * part_of(bubble, i)));
+        g_string_append_printf(page->body, "<span style=\"width:%s%%;background:#%06x\"></span>",
+                               width, parts[i].colour);
+    }
+    g_string_append(page->body, "</div>\n");
+}
+
+static void
+add_bubble_key(RpPage *page)
+{
+    g_string_append(page->body, "<p class=\"soft\">");
+    for (guint i = 0; i < G_N_ELEMENTS(parts); i++)
+        g_string_append_printf(page->body,
+                               "<span class=\"key\" style=\"background:#%06x\"></span>%s",
+                               parts[i].colour, parts[i].title);
+    g_string_append(page->body, ": shares of all devices' time; what is left is work</p>\n");
+}
+
+static void
+add_totals(RpPage *page, const RpPageTrace *traces, guint n)
+{
+    RpBubble bubbles[MOST_COLUMNS - 1];
+    char *cells[MOST_COLUMNS - 1];
+    const char *titles[MOST_COLUMNS] = {""};
+    gboolean steady = FALSE;
+
+    for (guint i = 0; i < n; i++) {
+        bubbles[i] =
+            traces[i].steady != NULL ? *traces[i].steady : rp_report_bubble(traces[i].trace);
+        titles[i + 1] = traces[i].name;
+        steady |= traces[i].steady != NULL;
+    }
+    rp_page_head(page, "Time and bubble");
+    rp_page_begin_table(page, NULL);
+    rp_page_row(page, titles, n + 1);
+    for (guint i = 0; i < n; i++)
+        cells[i] = g_strdup(traces[i].file);
+    add_row(page, "file", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = g_strdup_printf("%u", rp_trace_gpus(traces[i].trace));
+    add_row(page, "devices", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = text_iterations(traces[i].trace);
+    add_row(page, "iterations", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = g_strdup_printf("%" G_GSIZE_FORMAT, rp_trace_n_records(traces[i].trace));
+    add_row(page, "tasks", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = text_step(&traces[i]);
+    if (steady)
+        add_row(page, "a step, steady", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = rp_text_time(rp_trace_makespan_ns(traces[i].trace));
+    add_row(page, steady ? "makespan of the iterations" : "makespan", cells, n);
+    for (guint i = 0; i < n; i++)
+        cells[i] = rp_text_percent(bubbles[i].ratio);
+    add_row(page, steady ? "bubble ratio, steady" : "bubble ratio", cells, n);
+    for (guint part = 0; part < G_N_ELEMENTS(parts); part++) {
+        for (guint i = 0; i < n; i++)
+            cells[i] = rp_text_percent(part_of(&bubbles[i], part));
+        add_row(page, parts[part].title, cells, n);
+    }
+    for (guint i = 0; i < n; i++)
+        cells[i] = rp_text_percent(bubbles[i].comm_exposed);
+    add_row(page, "exposed transfers, a slice of these", cells, n);
+    rp_page_end_table(page);
+    for (guint i = 0; i < n; i++)
+        add_bubble_bar(page, &bubbles[i], traces[i].name);
+    add_bubble_key(page);
+}
+
+/* ---- devices ---- */
+
+static char *
+text_bytes(guint64 bytes)
+{
+    char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+    if (bytes == 0)
+        return g_strdup("-");
+    return g_strconcat(g_ascii_formatd(text, sizeof text, "%.2f", (double)bytes / (double)RP_GIB),
+                       " GiB", NULL);
+}
+
+static guint64
+peak_bytes(const RpPageTrace *trace, guint arena)
+{
+    guint64 most = 0;
+
+    if (trace->memory == NULL || arena >= trace->memory->len)
+        return 0;
+    const GArray *steps = g_ptr_array_index(trace->memory, arena);
+
+    for (guint i = 0; i < steps->len; i++)
+        most = MAX(most, g_array_index(steps, RpMemoryStep, i).bytes);
+    return most;
+}
+
+static void
+add_devices(RpPage *page, const RpPageTrace *trace)
+{
+    static const char *const titles[] = {"",   "work", "of the makespan", "actions",
+                                         "up", "down", "most memory"};
+    g_autoptr(GArray) use = rp_report_device_use(trace->trace);
+    const gint64 makespan_ns = rp_trace_makespan_ns(trace->trace);
+    g_autofree char *summary = g_strdup_printf("Devices, %s", trace->name);
+
+    rp_page_begin_table(page, summary);
+    rp_page_row(page, titles, G_N_ELEMENTS(titles));
+    for (guint g = 0; g <= use->len; g++) {
+        const gboolean host = g == use->len;
+        const RpDeviceUse *device = host ? NULL : &g_array_index(use, RpDeviceUse, g);
+        const gint64 busy_ns = host ? 0 : device->busy_ns[RP_LANE_COMPUTE];
+        g_autofree char *name = host ? g_strdup("host") : g_strdup_printf("GPU %u", g);
+        g_autofree char *busy = host ? g_strdup("-") : rp_text_time(busy_ns);
+        g_autofree char *share = host || makespan_ns <= 0
+                                     ? g_strdup("-")
+                                     : rp_text_percent((double)busy_ns / (double)makespan_ns);
+        g_autofree char *actions = host ? g_strdup("-") : g_strdup_printf("%u", device->actions);
+        g_autofree char *up = text_bytes(host ? 0 : device->bytes_up);
+        g_autofree char *down = text_bytes(host ? 0 : device->bytes_down);
+        g_autofree char *memory = text_bytes(peak_bytes(trace, g));
+
+        rp_page_row(page, (const char *const[]){name, busy, share, actions, up, down, memory},
+                    G_N_ELEMENTS(titles));
+    }
+    rp_page_end_table(page);
+}
+
+/* ---- pictures ---- */
+
+/* A colour for each title of tasks that the traces have. */
+static void
+add_task_key(RpPage *page, const RpPageTrace *traces, guint n)
+{
+    gboolean there[RP_N_TASK_KINDS] = {FALSE};
+
+    for (guint t = 0; t < n; t++)
+        for (gsize i = 0; i < rp_trace_n_records(traces[t].trace); i++)
+            there[rp_trace_records(traces[t].trace)[i].kind] = TRUE;
+    g_string_append(page->body, "<p class=\"soft\">");
+    for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
+        const char *title = rp_colour_task_title((RpTaskKind)kind);
+        gboolean said = FALSE;
+
+        for (guint before = 0; before < kind; before++)
+            said |= there[before] && g_str_equal(rp_colour_task_title((RpTaskKind)before), title);
+        if (there[kind] && !said)
+            g_string_append_printf(page->body,
+                                   "<span class=\"key\" style=\"background:#%06x\"></span>%s",
+                                   rp_colour_of_task((RpTaskKind)kind), title);
+    }
+    g_string_append(page->body, "</p>\n");
+}
+
+/* The timeline ends with the last task, which is behind the steps that the tables tell of. */
+static void
+say_length(RpPage *page, const RpPageTrace *trace)
+{
+    const gint64 makespan_ns = rp_trace_makespan_ns(trace->trace);
+    const gint64 end_ns = rp_trace_end_ns(trace->trace);
+    guint first;
+    const guint n = count_iterations(trace->trace, &first);
+    g_autofree char *step = text_step(trace);
+    g_autofree char *last = rp_text_time(makespan_ns);
+    g_autofree char *end = rp_text_time(end_ns);
+    g_autofree char *steps =
+        step != NULL ? g_strdup_printf(" with a steady step of %s", step) : g_strdup("");
+    g_autofree char *behind =
+        end_ns > makespan_ns
+            ? g_strdup_printf("; copies and the optimizer's steps continue to %s", end)
+            : g_strdup("");
+
+    rp_page_say(page, "The timeline, %s, has %u iteration%s%s. The last action ends at %s%s.",
+                trace->name, n, n == 1 ? "" : "s", steps, last, behind);
+}
+
+static void
+add_pictures(RpPage *page, const RpPageTrace *traces, guint n)
+{
+    gboolean memory = FALSE;
+
+    g_string_append(page->body, "<section id=\"timeline\"><h2>Timeline</h2>\n");
+    for (guint t = 0; t < n; t++)
+        say_length(page, &traces[t]);
+    g_string_append(
+        page->body,
+        "<p class=\"soft\">In a box: stage·micro-batch. Ctrl and wheel zooms, dragging moves, a "
+        "click keeps a task below. Keys: arrows go from task to task, w to the one that it waits "
+        "for, Enter zooms to it; + and - zoom, 0 shows all, n and p the next and the previous "
+        "iteration, Page Up and Page Down move.</p>\n"
+        "<div class=\"tools\"><button data-key=\"+\">+</button><button data-key=\"-\">-</button>"
+        "<button data-key=\"0\">all</button><button data-key=\"p\">previous iteration</button>"
+        "<button data-key=\"n\">next iteration</button>"
+        "<label><input type=\"checkbox\" data-lanes=\"0\" checked> compute</label>"
+        "<label><input type=\"checkbox\" data-lanes=\"1\" checked> copies</label>"
+        "<label><input type=\"checkbox\" data-lanes=\"2\" checked> host</label></div>\n"
+        "<div class=\"view\"><div class=\"tall\"></div><canvas tabindex=\"0\" role=\"application\" "
+        "aria-label=\"Timeline: arrow keys go from task to task, which is told below\"></canvas>"
+        "</div>\n<div class=\"detail\" aria-live=\"polite\"></div></section>\n");
+    add_task_key(page, traces, n);
+    for (guint t = 0; t < n; t++)
+        for (guint arena = 0; traces[t].memory != NULL && arena < traces[t].memory->len; arena++)
+            memory |= ((const GArray *)g_ptr_array_index(traces[t].memory, arena))->len > 0;
+    if (memory)
+        g_string_append(page->body, "<section id=\"memory\"><h2>Memory in use</h2></section>\n");
+}
+
+/* By record of one trace where the same task stands in the other, and 1 more. */
+static guint32 *
+find_twins(const RpPageTrace *traces, guint side, const guint32 *places, const RpTaskPair *pairs,
+           gsize n_pairs)
+{
+    const RpTraceRecord *own = rp_trace_records(traces[side].trace);
+    const RpTraceRecord *others = rp_trace_records(traces[1 - side].trace);
+    guint32 *twins = g_new0(guint32, rp_trace_n_records(traces[side].trace) + 1);
+
+    for (gsize i = 0; i < n_pairs; i++)
+        twins[pairs[i].record[side] - own] = places[pairs[i].record[1 - side] - others] + 1;
+    return twins;
+}
+
+void
+rp_page_add_traces(RpPage *page, const RpPageTrace *traces, guint n, const RpTaskPair *pairs,
+                   gsize n_pairs)
+{
+    guint32 *places[MOST_COLUMNS - 1] = {NULL};
+
+    g_return_if_fail(n >= 1 && n < MOST_COLUMNS);
+
+    add_totals(page, traces, n);
+    for (guint i = 0; i < n; i++)
+        add_devices(page, &traces[i]);
+    add_pictures(page, traces, n);
+    for (guint i = 0; i < n; i++)
+        places[i] = places_of(traces[i].trace);
+    for (guint i = 0; i < n; i++) {
+        g_autofree guint32 *twins =
+            pairs != NULL && n == 2 ? find_twins(traces, i, places[1 - i], pairs, n_pairs) : NULL;
+
+        pack_trace(page, &traces[i], places[i], twins);
+    }
+    for (guint i = 0; i < n; i++)
+        g_free(places[i]);
 }
