@@ -1,10 +1,342 @@
 /* roundpipe generate: a model answers, a prompt of text or a file of ids. */
-#include "cli/generate/generate.h"
+#include "cli/cli.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "exec/data/dataset.h"
 #include "run/talk.h"
+#include "run/train/train.h"
+#include "run/trained.h"
+
+static RpSampling
+sampling_of(const RpArgs *args)
+{
+    return (RpSampling){.temperature = args->temperature,
+                        .top_p = args->top_p,
+                        .top_k = (guint)args->top_k,
+                        .seed = (guint64)args->seed};
+}
+
+static gboolean
+check_sampling(const RpArgs *args, GError **error)
+{
+    if (!(args->temperature >= 0 && args->temperature <= 100))
+        return rp_cli_refuse(error, "--temperature: expected a number from 0 to 100, found %g",
+                             args->temperature);
+    if (!(args->top_p > 0 && args->top_p <= 1))
+        return rp_cli_refuse(error, "--top-p: expected a number above 0, at most 1, found %g",
+                             args->top_p);
+    if (args->temperature == 0 && (args->top_p < 1 || args->top_k > 0))
+        return rp_cli_refuse(error, "--top-%c: expected a --temperature above 0 beside it",
+                             args->top_k > 0 ? 'k' : 'p');
+    return TRUE;
+}
+
+/* ---- a file of prompts: answers to it, and how many of them are those expected ---- */
+
+/* Number of tokens of answers to prompts that come with none. */
+#define DEFAULT_NEW_TOKENS 64
+
+/* A line of the prompts' file. */
+typedef struct {
+    gint32 *ids; /* prompt, then the expected answer */
+    guint n_prompt;
+    guint n_expected; /* 0: none is known */
+    gint32 *answer;
+    guint n_answer;
+} Prompt;
+
+typedef struct {
+    RpTrained model;
+    GArray *prompts; /* Prompt */
+    guint longest_prompt;
+    guint new_tokens;
+    guint n_expected; /* prompts with an answer that is known */
+    guint n_right;
+    double seconds;
+} Generation;
+
+static void
+prompt_clear(gpointer data)
+{
+    Prompt *prompt = data;
+
+    g_free(prompt->ids);
+    g_free(prompt->answer);
+}
+
+static void
+generation_clear(Generation *generation)
+{
+    g_clear_pointer(&generation->prompts, g_array_unref);
+    rp_trained_clear(&generation->model);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Generation, generation_clear)
+
+static Prompt *
+nth(const Generation *generation, guint i)
+{
+    return &g_array_index(generation->prompts, Prompt, i);
+}
+
+/* As training data have them: the tokens that are learned, from the first on, are the answer. A
+ * sample without labels, whose first token is learned, is a prompt alone. */
+static void
+divide(const RpSample *sample, Prompt *prompt)
+{
+    const guint n = (guint)sample->n_tokens;
+    guint first = 0, end = n;
+
+    while (first < n && sample->labels[first] == RP_LABEL_MASKED)
+        first++;
+    if (first == 0 || first == n) {
+        prompt->n_prompt = n;
+        return;
+    }
+    while (sample->labels[end - 1] == RP_LABEL_MASKED)
+        end--;
+    prompt->n_prompt = first;
+    prompt->n_expected = end - first;
+}
+
+/* Ids as they stand; of chats and texts samples as training would make them, of which the last answer
+ * is expected. */
+static gboolean
+open_prompts(const RpTrained *model, const char *path, RpRunSamples *samples, GError **error)
+{
+    RpProgress progress = {0};
+    const RpRunEvents events = {.progress = rp_progress_event, .user_data = &progress};
+    const RpRunSpec run = {.data = (char *)path,
+                           .sequence_length = rp_model_positions(&model->config),
+                           .train_on = RP_TRAIN_ON_LAST};
+    const RpSamplesSource source = {&run, "--prompts",
+                                    rp_trained_directory(model, "tokenizer.json"), &model->config};
+    const gboolean good = rp_run_samples_open(&source, &events, samples, error);
+
+    rp_progress_clear();
+    return good;
+}
+
+static gboolean
+read_prompts(Generation *generation, const char *path, GError **error)
+{
+    const guint most = rp_model_positions(&generation->model.config);
+    g_autofree gint32 *labels = g_new(gint32, most);
+    g_auto(RpRunSamples) samples = {0};
+
+    if (!rp_train_check_regular("--prompts: ", path, G_MAXUINT64, error) ||
+        !open_prompts(&generation->model, path, &samples, error))
+        return FALSE;
+    const RpDataset *dataset = samples.train;
+
+    for (guint64 i = 0; i < rp_dataset_n_samples(dataset); i++) {
+        Prompt prompt = {.ids = g_new(gint32, most)};
+        RpSample sample = {.input_ids = prompt.ids, .labels = labels, .capacity = most};
+
+        g_array_append_val(generation->prompts, prompt); /* frees it */
+        if (!rp_dataset_read(dataset, i, &sample, error))
+            return FALSE;
+        if (sample.n_tokens > most) {
+            g_autofree char *place = rp_dataset_locate(dataset, i);
+
+            return rp_fail(
+                error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
+                "%s: %s: expected at most the model's %u positions, found %" G_GUINT64_FORMAT
+                " tokens",
+                path, place, most, sample.n_tokens);
+        }
+        divide(&sample, nth(generation, (guint)i));
+    }
+    return TRUE;
+}
+
+/* How long answers may become: as asked for, or as long as the longest that is expected. */
+static gboolean
+choose_length(Generation *generation, const RpArgs *args, GError **error)
+{
+    guint expected = 0;
+    gboolean all = TRUE;
+
+    for (guint i = 0; i < generation->prompts->len; i++) {
+        const Prompt *prompt = nth(generation, i);
+
+        generation->longest_prompt = MAX(generation->longest_prompt, prompt->n_prompt);
+        expected = MAX(expected, prompt->n_expected);
+        all = all && prompt->n_expected > 0;
+    }
+
+    const guint positions = rp_model_positions(&generation->model.config);
+    const guint space = positions - generation->longest_prompt;
+
+    generation->new_tokens = args->new_tokens > 0 ? (guint)args->new_tokens
+                             : all                ? expected
+                                                  : MIN(DEFAULT_NEW_TOKENS, space);
+    if (space > 0 && generation->new_tokens <= space)
+        return TRUE;
+    return rp_cli_refuse(
+        error,
+        "--max-new-tokens: expected at most %u, which the model's %u positions leave after "
+        "the longest prompt, found %u",
+        space, positions, generation->new_tokens);
+}
+
+static void
+judge(Generation *generation, Prompt *prompt)
+{
+    if (prompt->n_expected == 0)
+        return;
+    generation->n_expected++;
+    if (prompt->n_answer == prompt->n_expected &&
+        memcmp(prompt->answer, prompt->ids + prompt->n_prompt,
+               prompt->n_answer * sizeof *prompt->answer) == 0)
+        generation->n_right++;
+}
+
+static gboolean
+answer_some(Generation *generation, RpGenerator *generator, const RpSampling *sampling, guint first,
+            guint n, GError **error)
+{
+    RpAnswer answers[RP_GENERATOR_MAX_SEQUENCES];
+
+    for (guint i = 0; i < n; i++) {
+        Prompt *prompt = nth(generation, first + i);
+
+        prompt->answer = g_new(gint32, generation->new_tokens);
+        answers[i] = (RpAnswer){.prompt = prompt->ids,
+                                .n_prompt = prompt->n_prompt,
+                                .answer = prompt->answer,
+                                .number = first + i};
+    }
+    if (!rp_generator_answer(generator, answers, n, generation->new_tokens, sampling, NULL, NULL,
+                             error))
+        return FALSE;
+    for (guint i = 0; i < n; i++) {
+        nth(generation, first + i)->n_answer = answers[i].n_answer;
+        judge(generation, nth(generation, first + i));
+    }
+    return TRUE;
+}
+
+static gboolean
+answer_all(Generation *generation, const RpArgs *args, GError **error)
+{
+    const RpTrained *model = &generation->model;
+    const RpSampling sampling = sampling_of(args);
+    const guint total = generation->prompts->len;
+    RpGeneratorOptions options = {.sequences = MIN(total, RP_GENERATOR_MAX_SEQUENCES),
+                                  .tokens = generation->longest_prompt + generation->new_tokens};
+    RpProgress progress = rp_progress_begin("answering", 0);
+
+    if (rp_rope_stretches(&model->config.rope, options.tokens))
+        options.sequences = 1; /* else a neighbour's length would matter */
+    if (!rp_trained_ends(model, &options, error))
+        return FALSE;
+    g_autoptr(RpGenerator) generator = rp_generator_new(
+        &model->config, model->weights, model->kernels, model->probe, &options, error);
+
+    for (guint first = 0; first < total; first += options.sequences) {
+        const guint n = MIN(options.sequences, total - first);
+
+        if (generator == NULL || !answer_some(generation, generator, &sampling, first, n, error)) {
+            rp_progress_clear();
+            return FALSE;
+        }
+        rp_progress_show(&progress, first + n, total);
+    }
+    rp_progress_clear();
+    generation->seconds = (double)(g_get_monotonic_time() - progress.begin_us) / G_USEC_PER_SEC;
+    return TRUE;
+}
+
+static void
+append_ids(GString *line, const char *key, const gint32 *ids, guint n)
+{
+    g_string_append_printf(line, "\"%s\":[", key);
+    for (guint i = 0; i < n; i++)
+        g_string_append_printf(line, "%s%d", i > 0 ? "," : "", ids[i]);
+    g_string_append_c(line, ']');
+}
+
+/* One line of JSON a prompt. */
+static gboolean
+write_answers(const Generation *generation, const char *path, GError **error)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < generation->prompts->len; i++) {
+        const Prompt *prompt = nth(generation, i);
+
+        g_string_append_c(text, '{');
+        append_ids(text, "prompt", prompt->ids, prompt->n_prompt);
+        g_string_append_c(text, ',');
+        append_ids(text, "answer", prompt->answer, prompt->n_answer);
+        if (prompt->n_expected > 0) {
+            g_string_append_c(text, ',');
+            append_ids(text, "expected", prompt->ids + prompt->n_prompt, prompt->n_expected);
+        }
+        g_string_append(text, "}\n");
+    }
+    return rp_cli_write_text(path, text->str, error);
+}
+
+static void
+report_answers(RpReport *report, const Generation *generation, const RpArgs *args)
+{
+    const guint n = generation->prompts->len;
+
+    rp_report_count(report, "prompts", n, NULL);
+    rp_report_count(report, "expected", generation->n_expected, NULL);
+    rp_report_count(report, "right", generation->n_right, NULL);
+    rp_report_count(report, "max_new_tokens", generation->new_tokens, NULL);
+    rp_report_real(report, "seconds", generation->seconds, 3, NULL);
+    if (generation->n_expected > 0)
+        rp_report_say(report, "%u of %u answers are right, to the last token (%.1f s)",
+                      generation->n_right, generation->n_expected, generation->seconds);
+    else
+        rp_report_say(report, "%u prompts answered; no answer was known before (%.1f s)", n,
+                      generation->seconds);
+    if (strcmp(args->output, "-") != 0)
+        rp_report_say(report, "answers: %s", args->output);
+}
+
+static gboolean
+check_args(const RpArgs *args, const char *model, gboolean json, GError **error)
+{
+    if (args->prompts == NULL)
+        return rp_cli_refuse(error,
+                             "PROMPT: expected a text, --chat or --prompts FILE; see --help");
+    if (args->output == NULL)
+        return rp_cli_refuse(error, "--output: expected a file, found nothing; see --help");
+    g_autofree char *weights = g_build_filename(model, "model.safetensors", NULL);
+    const RpCliFile files[] = {
+        {"--prompts", args->prompts, RP_CLI_READ},
+        {"MODEL_DIR", weights, RP_CLI_READ},
+        {"--output", args->output, json ? RP_CLI_WRITTEN : RP_CLI_PRINTED},
+    };
+
+    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
+}
+
+static gboolean
+answer_prompts(const RpArgs *args, const char *word, RpReport *report, GError **error)
+{
+    g_auto(Generation) generation = {.prompts = g_array_new(FALSE, TRUE, sizeof(Prompt))};
+
+    g_array_set_clear_func(generation.prompts, prompt_clear);
+    generation.model.any_base = args->run.lora.any_base;
+    if (!check_args(args, word, report->form == RP_REPORT_JSON, error) ||
+        !rp_trained_open(&generation.model, word, args->adapter, args->run.devices, error) ||
+        !read_prompts(&generation, args->prompts, error) ||
+        !choose_length(&generation, args, error) || !answer_all(&generation, args, error) ||
+        !write_answers(&generation, args->output, error))
+        return FALSE;
+    report_answers(report, &generation, args);
+    return TRUE;
+}
+
+/* ---- text ---- */
 
 /* Answers to text, printed as they come: to a prompt, to a question as a chat has it, or to one question
  * after the other from standard input. */
@@ -20,7 +352,7 @@ static gboolean
 ask(RpTalk *talk, const RpArgs *args, const char *prompt, gboolean prints, RpTalkAnswer *answer,
     GError **error)
 {
-    const RpSampling sampling = rp_generate_sampling(args);
+    const RpSampling sampling = sampling_of(args);
     const gboolean good = rp_talk_answer(talk, prompt, (guint)args->new_tokens, &sampling,
                                          prints ? print_text : NULL, NULL, answer, error);
 
@@ -95,12 +427,12 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     const char *prompt = words[1];
 
-    if (!rp_generate_check_sampling(args, error))
+    if (!check_sampling(args, error))
         return FALSE;
     if (args->system != NULL && !args->chat)
         return rp_cli_refuse(error, "--system: expected --chat beside it");
     if (prompt == NULL && !args->chat)
-        return rp_generate_prompts(args, words[0], report, error);
+        return answer_prompts(args, words[0], report, error);
     if (args->prompts != NULL || args->output != NULL)
         return rp_cli_refuse(error, "--%s: expected no %s beside it",
                              args->prompts != NULL ? "prompts" : "output",

@@ -70,19 +70,6 @@ int rp_train_stop_signal(void);
 gboolean rp_train_plot_timeline(const RpTrainJob *job, const RpTrace *trace, const char *path,
                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* ---- report-saving.c ---- */
-
-/* Reports what is evaluated, how often, and for how long; nothing without evaluation. */
-void rp_train_report_validation(RpReport *report, const RpTrainJob *job);
-/* Losses, and times beside the predicted ones. */
-void rp_train_report_evaluations(RpReport *report, const RpTrainJob *job,
-                                 const RpTrainOutcome *outcome);
-
-/* Reports the disk space that checkpoints will take. */
-void rp_train_report_disk(RpReport *report, const RpTrainJob *job);
-/* Reports saved checkpoints, and the time that saving took. */
-void rp_train_report_saved(RpReport *report, const RpTrainOutcome *outcome);
-
 /* ---- report.c ---- */
 
 /* For machines: step time, bubble ratio, tokens/s. @tokens: of a step */
