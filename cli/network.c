@@ -3,25 +3,11 @@
 
 #include <string.h>
 
-#include "core/catalogue/lora.h"
 #include "exec/cuda/backend.h"
-#include "exec/device/device.h"
 #include "exec/model/hf-config.h"
-#include "exec/network/network.h"
 #include "exec/safetensors/safetensors.h"
 #include "run/model.h"
 #include "run/run-file.h"
-
-struct _RpPlanNetwork {
-    RpModel model;
-    char *name; /* of @model */
-    RpWeights *weights;
-    const RpDeviceOps *devices;
-    RpNetworkOptions options;
-    GStrv targets;
-    RpLora lora; /* of rank 0: none; it has @targets */
-    RpAdviseSizes sizes;
-};
 
 void
 rp_plan_network_free(RpPlanNetwork *network)
@@ -77,33 +63,27 @@ find_devices(RpPlanNetwork *network, const char *word, GError **error)
 static gboolean
 find_dtype(RpPlanNetwork *network, const char *directory, GError **error)
 {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     const RpModel *model = &network->model;
 
     network->options.dtype = model->has_dtype ? model->dtype : RP_DTYPE_BF16;
-    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
-        g_autofree char *path = g_build_filename(directory, names[i], NULL);
+    if (!rp_run_has_weights(directory))
+        return TRUE;
+    RpSafetensors *checkpoint = rp_safetensors_open(directory, error);
+    const gboolean bound =
+        checkpoint != NULL &&
+        (network->lora.rank == 0 || rp_weights_adopt(network->weights, checkpoint, error)) &&
+        rp_weights_bind(network->weights, checkpoint, error);
 
-        if (!g_file_test(path, G_FILE_TEST_EXISTS))
-            continue;
-        RpSafetensors *checkpoint = rp_safetensors_open(directory, error);
-        gboolean bound =
-            checkpoint != NULL &&
-            (network->lora.rank == 0 || rp_weights_adopt(network->weights, checkpoint, error)) &&
-            rp_weights_bind(network->weights, checkpoint, error);
+    if (bound) {
+        /* names, shapes and what is packed are all that is needed from here on */
+        RpWeights *copy = rp_weights_copy(network->weights);
 
-        if (bound) {
-            /* names, shapes and what is packed are all that is needed from here on */
-            RpWeights *copy = rp_weights_copy(network->weights);
-
-            network->options.dtype = rp_weights_dtype(network->weights);
-            rp_weights_free(network->weights);
-            network->weights = copy;
-        }
-        rp_safetensors_free(checkpoint);
-        return bound;
+        network->options.dtype = rp_weights_dtype(network->weights);
+        rp_weights_free(network->weights);
+        network->weights = copy;
     }
-    return TRUE;
+    rp_safetensors_free(checkpoint);
+    return bound;
 }
 
 /* A base that is packed already stays as it is. */
@@ -228,43 +208,4 @@ rp_cli_workload(const RpRunSpec *run, char **targets)
                     ? rp_lowbit_name((RpLowbit)(run->base_choice - RP_RUN_BASE_PACKED))
                     : NULL,
     };
-}
-
-const RpAdviseSizes *
-rp_plan_network_sizes(const RpPlanNetwork *network)
-{
-    return &network->sizes;
-}
-
-const RpModel *
-rp_plan_network_model(const RpPlanNetwork *network)
-{
-    return &network->model;
-}
-
-const char *
-rp_plan_network_devices(const RpPlanNetwork *network)
-{
-    return network->devices->name;
-}
-
-const char *
-rp_plan_network_dtype(const RpPlanNetwork *network)
-{
-    return rp_dtype_name(network->options.dtype);
-}
-
-const char *
-rp_plan_network_attention(const RpPlanNetwork *network)
-{
-    return rp_attention_name(network->options.attention);
-}
-
-const char *
-rp_plan_network_base(const RpPlanNetwork *network)
-{
-    for (guint i = 0; i < rp_weights_count(network->weights); i++)
-        if (rp_weights_nth(network->weights, i)->is_packed)
-            return rp_lowbit_name(rp_weights_nth(network->weights, i)->format);
-    return NULL;
 }

@@ -4,11 +4,23 @@
 #pragma once
 
 #include "cli/cli.h"
+#include "core/catalogue/lora.h"
+#include "exec/device/device.h"
+#include "exec/network/network.h"
 #include "sim/advise/advise.h"
 
 /* A network of any shape of micro-batches: the sizes that `roundpipe train` plans with, at the
  * defaults of a run file. */
-typedef struct _RpPlanNetwork RpPlanNetwork;
+typedef struct {
+    RpModel model; /* its shapes, for the cost model */
+    char *name;    /* of @model: after the path; or %NULL */
+    RpWeights *weights;
+    const RpDeviceOps *devices; /* whose kernels */
+    RpNetworkOptions options;
+    GStrv targets;
+    RpLora lora; /* of rank 0: none; it has @targets */
+    RpAdviseSizes sizes;
+} RpPlanNetwork;
 
 /**
  * rp_plan_network_open:
@@ -33,14 +45,3 @@ RpWorkload rp_cli_workload(const RpRunSpec *run, char **targets);
 
 void rp_plan_network_free(RpPlanNetwork *network);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPlanNetwork, rp_plan_network_free)
-
-const RpAdviseSizes *rp_plan_network_sizes(const RpPlanNetwork *network);
-/* Its shapes, for the cost model; named after the path. Lives as long as @network. */
-const RpModel *rp_plan_network_model(const RpPlanNetwork *network);
-/* "cuda" or "host": whose kernels. */
-const char *rp_plan_network_devices(const RpPlanNetwork *network);
-const char *rp_plan_network_dtype(const RpPlanNetwork *network);
-/* The format that the frozen base is packed in; %NULL: none. */
-const char *rp_plan_network_base(const RpPlanNetwork *network);
-/* "builtin", "cudnn". */
-const char *rp_plan_network_attention(const RpPlanNetwork *network);

@@ -70,7 +70,7 @@ rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpRunSpec *
         return NULL;
     }
     if (network != NULL) {
-        const RpAdviseSizes *sizes = rp_plan_network_sizes(network);
+        const RpAdviseSizes *sizes = &network->sizes;
         g_autoptr(RpProfile) sized =
             sizes->make(profile->sequences, profile->tokens_per_sequence, sizes->user_data);
 

@@ -26,7 +26,7 @@ typedef struct {
     gboolean sign;     /* times and ratios are differences, from here on: +1.5 */
     guint printed;     /* nodes */
     RpJsonWriter *json;
-    GArray *nodes; /* RpNode (cli/report-private.h) */
+    GArray *nodes; /* RpNode (report.c) */
     GArray *open;  /* guint: nodes that are not ended */
 } RpReport;
 

@@ -195,9 +195,5 @@ char *rp_titles_wrap(const char *text, guint characters, guint *n);
  */
 char *rp_titles_place(const char *script, gboolean titled, guint space, gint *more);
 
-/* Characters of the texts of a .tex file of that terminal that mean something to LaTeX are escaped;
- * numbers of axes stay. (transfer full) */
-char *rp_latex_escape_picture(const char *text);
-
 /* @name: name of the graphics that it includes, without directory and ending. (transfer full) */
 char *rp_latex_rename_graphics(const char *text, const char *name);

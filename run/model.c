@@ -72,6 +72,29 @@ rp_run_model_load(const char *model, RpModel *config, GError **error)
         "directory, behind " RANDOM ", found nothing");
 }
 
+gboolean
+rp_run_has_weights(const char *directory)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    gboolean found = FALSE;
+
+    for (guint i = 0; i < G_N_ELEMENTS(names) && !found; i++) {
+        g_autofree char *path = g_build_filename(directory, names[i], NULL);
+
+        found = g_file_test(path, G_FILE_TEST_EXISTS);
+    }
+    return found;
+}
+
+const char *
+rp_run_base_format(const RpWeights *weights)
+{
+    for (guint i = 0; i < rp_weights_count(weights); i++)
+        if (rp_weights_nth(weights, i)->is_packed)
+            return rp_lowbit_name(rp_weights_nth(weights, i)->format);
+    return NULL;
+}
+
 /* ---- in profiles ---- */
 
 char *

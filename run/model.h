@@ -30,6 +30,11 @@ const RpModel *rp_run_model_named(const char *model);
 gboolean rp_run_model_load(const char *model, RpModel *config,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Whether @directory has its weights. */
+gboolean rp_run_has_weights(const char *directory);
+/* The format of frozen matrices that are packed; %NULL: they have 16 or 32 bits. */
+const char *rp_run_base_format(const RpWeights *weights);
+
 /* One line of valid text of at most so many bytes, as a profile may have. (transfer full) */
 char *rp_profile_text(const char *text, gsize most);
 /* A profile that was measured has the name of its model's directory, or of the catalogue: @word. */

@@ -8,6 +8,17 @@
 #include "exec/system/memory-limit.h"
 #include "sim/simulate.h"
 
+/* Requests that are too large: refused before anything is searched for or allocated. */
+#define SECONDS_PER_YEAR (365.25 * 86400)
+#define MOST_SECONDS (50 * SECONDS_PER_YEAR)
+/* Bytes of plan and trace for a compute action, with its copies in `full`: measured, the largest
+ * (docs/lab/overheads.md). */
+#define COMPUTE_BYTES 240
+#define BOUND_BYTES 1400
+#define DISPATCHED_BYTES 3300
+/* Nobody has less. */
+#define LITTLE_MEMORY (64.0 * (double)RP_MIB)
+
 void
 rp_request_clear(RpRequest *request)
 {
@@ -16,6 +27,13 @@ rp_request_clear(RpRequest *request)
     g_clear_pointer(&request->given, rp_schedule_free_given);
     g_clear_pointer(&request->slow, g_free);
     g_clear_pointer(&request->slowed, rp_profile_free);
+}
+
+/* A setting as messages name it. */
+static const char *
+name_of(const RpRunSpec *run, const char *key)
+{
+    return run->trains ? key : rp_setting_option(rp_setting_find(key));
 }
 
 /* A stage list, with its setting's name in front of what is wrong with it. "none" is what an empty
@@ -29,7 +47,7 @@ parse_stages(const RpRunSpec *run, const char *key, const char *text, GError **e
     GArray *list = rp_partition_parse_list(text, error);
 
     if (list == NULL)
-        g_prefix_error(error, "%s: ", rp_run_spec_name(run, key));
+        g_prefix_error(error, "%s: ", name_of(run, key));
     return list;
 }
 
@@ -44,7 +62,7 @@ given_bound(const RpRunSpec *run, const RpProfile *profile, GError **error)
     partition =
         rp_partition_from_blocks(profile, (const guint *)(void *)stages->data, stages->len, error);
     if (partition == NULL)
-        g_prefix_error(error, "%s: ", rp_run_spec_name(run, "stages"));
+        g_prefix_error(error, "%s: ", name_of(run, "stages"));
     return partition;
 }
 
@@ -64,8 +82,8 @@ given_dispatched(const RpRunSpec *run, const RpProfile *profile, GError **error)
         (const guint *)(void *)backward->data, backward->len, error);
 
     if (partition == NULL)
-        g_prefix_error(error, "%s, %s: ", rp_run_spec_name(run, "forward_stages"),
-                       rp_run_spec_name(run, "backward_stages"));
+        g_prefix_error(error, "%s, %s: ", name_of(run, "forward_stages"),
+                       name_of(run, "backward_stages"));
     return partition;
 }
 
@@ -74,9 +92,8 @@ static gboolean
 check_lists(const RpRunSpec *run, GError **error)
 {
     const RpScheduleOps *schedule = run->plan.schedule;
-    const char *one = rp_run_spec_name(run, "stages"),
-               *forward = rp_run_spec_name(run, "forward_stages"),
-               *backward = rp_run_spec_name(run, "backward_stages");
+    const char *one = name_of(run, "stages"), *forward = name_of(run, "forward_stages"),
+               *backward = name_of(run, "backward_stages");
     const gboolean bound = run->stages != NULL;
     const gboolean both = run->forward_stages != NULL && run->backward_stages != NULL;
     const gboolean any = run->forward_stages != NULL || run->backward_stages != NULL;
@@ -143,6 +160,61 @@ rp_request_recompute(const RpRequest *request)
                                                               : "early";
 }
 
+/* That a run has no more actions than the most. @stages: of all passes; bound ones go forward and
+ * backward */
+static gboolean
+check_actions(const RpRunSpec *run, guint stages, guint calls, guint iterations, GError **error)
+{
+    const RpPlanOptions *options = &run->plan;
+    guint64 most =
+        options->fidelity == RP_FIDELITY_FULL ? RP_RUN_MAX_FULL_ACTIONS : RP_RUN_MAX_ACTIONS;
+    double actions = (double)stages * options->micro_batches * calls * iterations *
+                     (options->schedule->dispatched ? 1 : 2);
+
+    if (actions <= (double)most)
+        return TRUE;
+    g_autofree char *of_calls = calls > 1 ? g_strdup_printf(" x %u calls", calls) : g_strdup("");
+
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                   "%s, %s: expected at most %" G_GUINT64_FORMAT
+                   " compute actions in a run, found %.0f (%u stages x %u micro-batches%s x "
+                   "%u iterations)",
+                   name_of(run, "micro_batches"),
+                   run->trains ? "gradient_accumulation_steps" : "--iterations", most, actions,
+                   stages, options->micro_batches, of_calls, iterations);
+}
+
+/* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
+ * the other, would come near it is refused. */
+static gboolean
+check_time(const RpRunSpec *run, const RpProfile *profile, guint iterations, GError **error)
+{
+    const RpPlanOptions *options = &run->plan;
+    const double slowest =
+        MIN(profile->links.h2d_bytes_per_s > 0 ? profile->links.h2d_bytes_per_s : G_MAXDOUBLE,
+            profile->links.d2h_bytes_per_s > 0 ? profile->links.d2h_bytes_per_s : G_MAXDOUBLE);
+    double seconds = 0, bytes = 0;
+
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const RpLayer *layer = &profile->layers[l];
+
+        seconds += ((double)layer->forward_ns + (double)layer->backward_ns +
+                    (double)layer->recompute_ns + (double)profile->links.hop_ns) /
+                   (double)RP_NS_PER_S;
+        bytes += 2.0 * (double)layer->parameter_bytes + 2.0 * (double)layer->gradient_bytes +
+                 2.0 * (double)layer->input_bytes + 2.0 * (double)layer->output_bytes;
+    }
+    if (options->fidelity == RP_FIDELITY_FULL)
+        seconds += bytes / slowest;
+    seconds *= (double)options->micro_batches * iterations;
+    if (seconds <= MOST_SECONDS)
+        return TRUE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                   "%s%s: expected a run of at most %.0f years, action after action, found %.0f",
+                   name_of(run, "micro_batches"), run->trains ? "" : ", --iterations",
+                   MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
+}
+
 /* Checks what needs no partition, so that a message comes before the long search.
  */
 static gboolean
@@ -179,8 +251,8 @@ check_early(const RpRunSpec *run, const RpProfile *profile, GError **error)
                                                  : 1;
 
     return rp_schedule_check(schedule, &shape, error) &&
-           rp_run_check_actions(run, shape.stages, 1, iterations, error) &&
-           rp_run_check_time(run, profile, iterations, error);
+           check_actions(run, shape.stages, 1, iterations, error) &&
+           check_time(run, profile, iterations, error);
 }
 
 /* The first iteration has all frozen weights to upload: alone it tells nothing. */
@@ -279,8 +351,8 @@ rp_request_resolve_plain(const RpRunSpec *run, const RpProfile *profile, RpReque
         request->iterations = run->iterations;
         request->steady = request->steady && request->iterations >= request->window.iterations;
     }
-    return rp_run_check_actions(run, stages, calls, request->iterations, error) &&
-           rp_run_check_time(run, profile, request->iterations, error) &&
+    return check_actions(run, stages, calls, request->iterations, error) &&
+           check_time(run, profile, request->iterations, error) &&
            rp_request_choose_resident(run, profile, request, error);
 }
 
@@ -447,47 +519,6 @@ rp_request_draw(const RpRequest *request, const RpProfile *profile, guint n, gui
     return TRUE;
 }
 
-/* Requests that are too large: refused before anything is searched for or allocated. */
-
-#define SECONDS_PER_YEAR (365.25 * 86400)
-#define MOST_SECONDS (50 * SECONDS_PER_YEAR)
-/* Bytes of plan and trace for a compute action, with its copies in `full`: measured, the largest
- * (docs/lab/overheads.md). */
-#define COMPUTE_BYTES 240
-#define BOUND_BYTES 1400
-#define DISPATCHED_BYTES 3300
-/* Nobody has less. */
-#define LITTLE_MEMORY (64.0 * (double)RP_MIB)
-
-const char *
-rp_run_spec_name(const RpRunSpec *run, const char *key)
-{
-    return run->trains ? key : rp_setting_option(rp_setting_find(key));
-}
-
-gboolean
-rp_run_check_actions(const RpRunSpec *run, guint stages, guint calls, guint iterations,
-                     GError **error)
-{
-    const RpPlanOptions *options = &run->plan;
-    guint64 most =
-        options->fidelity == RP_FIDELITY_FULL ? RP_RUN_MAX_FULL_ACTIONS : RP_RUN_MAX_ACTIONS;
-    double actions = (double)stages * options->micro_batches * calls * iterations *
-                     (options->schedule->dispatched ? 1 : 2);
-
-    if (actions <= (double)most)
-        return TRUE;
-    g_autofree char *of_calls = calls > 1 ? g_strdup_printf(" x %u calls", calls) : g_strdup("");
-
-    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                   "%s, %s: expected at most %" G_GUINT64_FORMAT
-                   " compute actions in a run, found %.0f (%u stages x %u micro-batches%s x "
-                   "%u iterations)",
-                   rp_run_spec_name(run, "micro_batches"),
-                   run->trains ? "gradient_accumulation_steps" : "--iterations", most, actions,
-                   stages, options->micro_batches, of_calls, iterations);
-}
-
 /* RoundPipe may come down to its fused stage. Iterations are fewer where they are longer: with the
  * fewest stages, in the most rounds, there are the fewest actions. */
 gboolean
@@ -503,37 +534,8 @@ rp_run_check_size(const RpRunSpec *run, GError **error)
     const RpSteadyWindow window =
         rp_steady_window(options->gpus, (guint)MIN(slots, (guint64)G_MAXUINT32));
 
-    return rp_run_check_actions(run, stages, MAX(1, (guint)run->gradient_accumulation_steps),
-                                window.iterations, error);
-}
-
-gboolean
-rp_run_check_time(const RpRunSpec *run, const RpProfile *profile, guint iterations, GError **error)
-{
-    const RpPlanOptions *options = &run->plan;
-    const double slowest =
-        MIN(profile->links.h2d_bytes_per_s > 0 ? profile->links.h2d_bytes_per_s : G_MAXDOUBLE,
-            profile->links.d2h_bytes_per_s > 0 ? profile->links.d2h_bytes_per_s : G_MAXDOUBLE);
-    double seconds = 0, bytes = 0;
-
-    for (guint l = 0; l < profile->n_layers; l++) {
-        const RpLayer *layer = &profile->layers[l];
-
-        seconds += ((double)layer->forward_ns + (double)layer->backward_ns +
-                    (double)layer->recompute_ns + (double)profile->links.hop_ns) /
-                   (double)RP_NS_PER_S;
-        bytes += 2.0 * (double)layer->parameter_bytes + 2.0 * (double)layer->gradient_bytes +
-                 2.0 * (double)layer->input_bytes + 2.0 * (double)layer->output_bytes;
-    }
-    if (options->fidelity == RP_FIDELITY_FULL)
-        seconds += bytes / slowest;
-    seconds *= (double)options->micro_batches * iterations;
-    if (seconds <= MOST_SECONDS)
-        return TRUE;
-    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                   "%s%s: expected a run of at most %.0f years, action after action, found %.0f",
-                   rp_run_spec_name(run, "micro_batches"), run->trains ? "" : ", --iterations",
-                   MOST_SECONDS / SECONDS_PER_YEAR, seconds / SECONDS_PER_YEAR);
+    return check_actions(run, stages, MAX(1, (guint)run->gradient_accumulation_steps),
+                         window.iterations, error);
 }
 
 guint64

@@ -44,21 +44,8 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRequest, rp_request_clear)
 
 /* ---- what is too large (request/size.c). Errors: RP_RUN_ERROR_USAGE ---- */
 
-/* A setting as messages name it. */
-const char *rp_run_spec_name(const RpRunSpec *run, const char *key);
-
 /* Before there is a profile: that its prediction is not too large. */
 gboolean rp_run_check_size(const RpRunSpec *run, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* That a run has no more actions than the most. @stages: of all passes; bound ones go forward and
- * backward */
-gboolean rp_run_check_actions(const RpRunSpec *run, guint stages, guint calls, guint iterations,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Time in 64 bits of nanoseconds ends after 292 years: a run whose actions and transfers, one after
- * the other, would come near it is refused. */
-gboolean rp_run_check_time(const RpRunSpec *run, const RpProfile *profile, guint iterations,
-                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Memory that this process may still take: for RpRunSpec.memory_bytes, so that rows do not count each other twice. */
 guint64 rp_run_memory_now(void);

@@ -243,8 +243,9 @@ store_text(const char *text, char **field)
     return TRUE;
 }
 
-const char *
-rp_setting_word(const char *text)
+/* The name that choices have for @text: "bf16" for "bfloat16"; @text itself if there is no other. */
+static const char *
+plain_word(const char *text)
 {
     RpDtype dtype;
 
@@ -263,7 +264,7 @@ find_choice(const RpSettingChoice *choices, const char *name)
 gboolean
 rp_setting_choose(const RpSetting *setting, const char *text, int *value)
 {
-    const RpSettingChoice *choice = find_choice(setting->choices, rp_setting_word(text));
+    const RpSettingChoice *choice = find_choice(setting->choices, plain_word(text));
     g_auto(GStrv) names = choice == NULL ? g_strsplit(text, ",", -1) : NULL;
     int sum = choice != NULL ? choice->value : 0;
 

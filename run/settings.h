@@ -105,9 +105,6 @@ const char **rp_setting_names(const RpSetting *setting);
 /* The first name of a choice's value. Returns: (nullable) */
 const char *rp_setting_value_name(const char *key, int value);
 
-/* The name that choices have for @text: "bf16" for "bfloat16"; @text itself if there is no other. */
-const char *rp_setting_word(const char *text);
-
 /* The value of a choice's name, or of a list of its parts' names. Returns: whether it is one */
 gboolean rp_setting_choose(const RpSetting *setting, const char *text,
                            int *value) G_GNUC_WARN_UNUSED_RESULT;

@@ -6,8 +6,9 @@
 
 #include "core/base/quote.h"
 
-gboolean
-rp_run_text_is_null(const char *text)
+/* Whether YAML takes @text, not quoted, for nothing. */
+static gboolean
+means_null(const char *text)
 {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL};
 
@@ -117,8 +118,10 @@ static const struct {
     {"fp8.plain_last_blocks", NULL, "write fp8.plain_blocks: [FIRST, LAST]"},
 };
 
-const char *
-rp_run_find_retired(const char *key, const char **initial)
+/* The advice in place of a key of earlier versions. @initial: (out) (nullable): its default, which may still
+ * stand in a run file. Returns: (nullable): %NULL: there was no such key */
+static const char *
+find_retired(const char *key, const char **initial)
 {
     for (gsize i = 0; i < G_N_ELEMENTS(retired); i++)
         if (strcmp(retired[i].key, key) == 0) {
@@ -128,12 +131,13 @@ rp_run_find_retired(const char *key, const char **initial)
     return NULL;
 }
 
-void
-rp_run_fail_unknown(const char *place, const char *key, RpRunError code, GError **error)
+/* "PLACEno key KEY; did you mean ...?" */
+static void
+fail_unknown(const char *place, const char *key, RpRunError code, GError **error)
 {
     g_autofree char *near = rp_setting_nearest(key);
     g_autofree char *shown = rp_quote(key);
-    const char *initial, *gone = rp_run_find_retired(key, &initial);
+    const char *initial, *gone = find_retired(key, &initial);
     const char *foreign = gone != NULL ? gone : explain_foreign(key);
 
     if (foreign != NULL)
@@ -168,7 +172,7 @@ rp_run_values_set(RpRunValues *values, const char *word, GError **error)
                        "%s.KEY=VALUE",
                        key, key);
     if (value == NULL) {
-        rp_run_fail_unknown("--set: ", key, RP_RUN_ERROR_USAGE, error);
+        fail_unknown("--set: ", key, RP_RUN_ERROR_USAGE, error);
         return FALSE;
     }
     for (const char *p = equals + 1; *p != '\0'; p++) {
@@ -187,8 +191,7 @@ rp_run_values_set(RpRunValues *values, const char *word, GError **error)
 static void
 append_scalar(GString *yaml, const char *text)
 {
-    gboolean plain =
-        (g_ascii_isalnum(*text) || *text == '/' || *text == '.') && !rp_run_text_is_null(text);
+    gboolean plain = (g_ascii_isalnum(*text) || *text == '/' || *text == '.') && !means_null(text);
 
     for (const char *p = text; plain && *p != '\0'; p++)
         plain = g_ascii_isalnum(*p) || strchr("_./+,*-", *p) != NULL ||
@@ -296,7 +299,7 @@ is_null(const yaml_event_t *event)
 {
     return event->type == YAML_SCALAR_EVENT &&
            event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
-           rp_run_text_is_null((const char *)event->data.scalar.value);
+           means_null((const char *)event->data.scalar.value);
 }
 
 /* The text of a scalar; %NULL if it is none, or cannot stand on one line. */
@@ -370,7 +373,7 @@ check_key(const Reader *reader, const char *key, RpRunValue **value, GError **er
     if (*value == NULL && !rp_setting_is_group(key)) {
         g_autofree char *where = place(reader);
 
-        rp_run_fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
+        fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
         return FALSE;
     }
     if (before > 0) {
@@ -394,7 +397,7 @@ skip_retired(Reader *reader, const char *key, const char *initial, GError **erro
         return FALSE;
     if (is_null(&reader->event) || g_strcmp0(scalar_text(&reader->event), initial) == 0)
         return TRUE;
-    rp_run_fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
+    fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
     return FALSE;
 }
 
@@ -414,7 +417,7 @@ read_mapping(Reader *reader, const char *prefix, GError **error)
         g_autofree char *key = g_strconcat(prefix, scalar_text(&reader->event), NULL);
         g_autofree char *inner = g_strconcat(key, ".", NULL);
 
-        if (rp_run_find_retired(key, &initial)) {
+        if (find_retired(key, &initial)) {
             if (!skip_retired(reader, key, initial, error))
                 return FALSE;
             continue;

@@ -26,9 +26,6 @@ RpRunValue *rp_run_values_find(const RpRunValues *values, const char *key);
 /* @text and @place are copied. */
 void rp_run_value_set(RpRunValue *value, const char *text, const char *place, gboolean from_set);
 
-/* Whether YAML takes @text, not quoted, for nothing. */
-gboolean rp_run_text_is_null(const char *text);
-
 /* Sets what YAML @text sets; null is "not given". @name: for messages. Errors:
  * RP_RUN_ERROR_SYNTAX, RP_RUN_ERROR_KEY, RP_RUN_ERROR_VALUE */
 gboolean rp_run_values_read(RpRunValues *values, const char *name, const char *text, gsize length,
@@ -40,13 +37,6 @@ gboolean rp_run_values_set(RpRunValues *values, const char *word,
 
 /* All values that are set, as YAML. (transfer full) */
 char *rp_run_values_to_yaml(const RpRunValues *values);
-
-/* The advice in place of a key of earlier versions. @initial: (out) (nullable): its default, which may still
- * stand in a run file. Returns: (nullable): %NULL: there was no such key */
-const char *rp_run_find_retired(const char *key, const char **initial);
-
-/* "PLACEno key KEY; did you mean ...?" */
-void rp_run_fail_unknown(const char *place, const char *key, RpRunError code, GError **error);
 
 /* "PLACE: KEY: MESSAGE", or RP_RUN_ERROR_USAGE and "--set KEY: MESSAGE". Returns: %FALSE */
 gboolean rp_run_value_fail(const RpRunValue *value, GError **error, RpRunError code,

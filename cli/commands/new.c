@@ -288,7 +288,7 @@ find_fitting(const RpArgs *args, const Data *data, Try *tried, GError **error)
                 return FALSE;
             if (tried->advice->best != NULL)
                 return TRUE;
-            if (packs && rp_plan_network_base(tried->question.network) == NULL)
+            if (packs && rp_run_base_format(tried->question.network->weights) == NULL)
                 break;
         }
         if (given == 0 && sequence == 0)

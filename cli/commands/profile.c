@@ -67,8 +67,6 @@ read_config(const char *word, RpModel *config, GError **error)
 static gboolean
 bind_weights(const RpArgs *args, Subject *subject, GError **error)
 {
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-
     const guint lora_rank = (guint)args->run.lora.rank;
     g_auto(GStrv) targets = rp_lora_read_targets(args->run.lora.targets);
     const RpLora lora = {.rank = lora_rank, .alpha = RP_LORA_ALPHA, .targets = targets};
@@ -79,18 +77,14 @@ bind_weights(const RpArgs *args, Subject *subject, GError **error)
         return FALSE;
     subject->weights = rp_weights_new_adapted(&subject->config, &lora);
     subject->stored = subject->config.has_dtype ? subject->config.dtype : RP_DTYPE_BF16;
-    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
-        g_autofree char *path = g_build_filename(subject->word, names[i], NULL);
-
-        if (!g_file_test(path, G_FILE_TEST_EXISTS))
-            continue;
-        subject->checkpoint = rp_safetensors_open(subject->word, error);
-        if (subject->checkpoint == NULL ||
-            (lora_rank > 0 && !rp_weights_adopt(subject->weights, subject->checkpoint, error)) ||
-            !rp_weights_bind(subject->weights, subject->checkpoint, error))
-            return FALSE;
-        subject->stored = rp_weights_dtype(subject->weights);
-    }
+    if (!rp_run_has_weights(subject->word))
+        return TRUE;
+    subject->checkpoint = rp_safetensors_open(subject->word, error);
+    if (subject->checkpoint == NULL ||
+        (lora_rank > 0 && !rp_weights_adopt(subject->weights, subject->checkpoint, error)) ||
+        !rp_weights_bind(subject->weights, subject->checkpoint, error))
+        return FALSE;
+    subject->stored = rp_weights_dtype(subject->weights);
     return TRUE;
 }
 

@@ -28,7 +28,6 @@ typedef struct {
     GArray *card_of;                  /* guint, of each GPU */
     char *box;                        /* "2 x RTX 4090 + 2 x RTX 3090"; %NULL: all are alike */
     RpPlanNetwork *network;           /* `train` has this architecture; or %NULL */
-    const RpPlanNetwork *sized;       /* the same if sizes are the network's */
     char *name;                       /* of the model */
     GStrv lora_targets;               /* or %NULL */
     GPtrArray *schedules;             /* (element-type RpScheduleOps), %NULL-terminated */
@@ -94,10 +93,6 @@ const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
 #define RP_PLAN_EPOCHS 3
 #define RP_PLAN_VALIDATED 0.05
 
-/* A run file of the recommended run, with comments. @words: model, data, output and devices, which the
- * advice does not have. (transfer full) */
-char *rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice,
-                       const RpRunSpec *words);
 /* Writes it to @path. Errors: G_IO_ERROR; RP_RUN_ERROR_*: words that no run file takes */
 gboolean rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
                            const RpRunSpec *words, GError **error) G_GNUC_WARN_UNUSED_RESULT;

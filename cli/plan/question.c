@@ -263,7 +263,7 @@ read_path(RpRunSpec *run, const char *path, RpPlanQuestion *question, GError **e
     question->network = rp_plan_network_open(path, run, error);
     if (question->network == NULL)
         return FALSE;
-    query->dtype = rp_plan_network_dtype(question->network);
+    query->dtype = rp_dtype_name(question->network->options.dtype);
     if (query->gpu != NULL && run->dtype_choice == 0 &&
         !g_strv_contains(dtype_names, query->dtype)) {
         question->dtype_assumed = TRUE;
@@ -274,7 +274,7 @@ read_path(RpRunSpec *run, const char *path, RpPlanQuestion *question, GError **e
         if (question->network == NULL)
             return FALSE;
     }
-    query->model = rp_plan_network_model(question->network);
+    query->model = &question->network->model;
     question->name = g_strdup(query->model->name);
     return TRUE;
 }
@@ -369,8 +369,7 @@ read_model(const RpArgs *args, RpPlanQuestion *question, GError **error)
         return rp_cli_refuse(error, "--packed: expected at most %u, the sequence, found %d",
                              query->tokens_per_sequence, args->packed);
     if (question->network != NULL)
-        query->base = rp_plan_network_base(question->network);
-    question->sized = question->network;
+        query->base = rp_run_base_format(question->network->weights);
     return TRUE;
 }
 
@@ -378,9 +377,9 @@ read_model(const RpArgs *args, RpPlanQuestion *question, GError **error)
 static gboolean
 check_gpu(const RpArgs *args, const RpPlanQuestion *question, GError **error)
 {
-    const gboolean sizes_only = args->max_sequence && question->sized != NULL;
+    const gboolean sizes_only = args->max_sequence && question->network != NULL;
 
-    if (question->sized == NULL && (args->run.devices != NULL || rp_args_has(args, "attention")))
+    if (question->network == NULL && (args->run.devices != NULL || rp_args_has(args, "attention")))
         return refuse(args->run.devices != NULL ? "--devices" : "--attention",
                       "sizes are those of the cost model or the file: `train` has no such run; "
                       "leave it out",
@@ -456,8 +455,8 @@ rp_plan_question_read(const RpArgs *args, const char *path, RpPlanQuestion *ques
                                 : read_model(args, question, error)) ||
         !check_gpu(args, question, error) || !check_draws(args, question, error))
         return FALSE;
-    if (question->sized != NULL)
-        query->sizes = rp_plan_network_sizes(question->sized);
+    if (question->network != NULL)
+        query->sizes = &question->network->sizes;
     if (query->batch == 0 && !args->max_sequence)
         choose_batch(query);
     return rp_plan_read_servers(args, question, error) &&

@@ -210,7 +210,7 @@ report_schedules(RpReport *report, const RpAdvice *advice)
 static void
 say_longest(RpReport *report, const RpPlanQuestion *question, const RpAdviseLongest *longest)
 {
-    const char *devices = question->sized != NULL ? rp_plan_network_devices(question->sized) : NULL;
+    const char *devices = question->network != NULL ? question->network->devices->name : NULL;
     g_autofree char *beyond =
         longest->tokens > longest->max_positions
             ? g_strdup_printf(", beyond the model's %u positions", longest->max_positions)
@@ -242,7 +242,7 @@ static void
 report_longest(RpReport *report, const RpPlanQuestion *question, const RpAdviseLongest *longest)
 {
     const RpAdviseQuery *query = &question->query;
-    const RpPlanNetwork *network = question->sized;
+    const RpPlanNetwork *network = question->network;
 
     say_longest(report, question, longest);
     if (!longest->known) {
@@ -254,8 +254,7 @@ report_longest(RpReport *report, const RpPlanQuestion *question, const RpAdviseL
     rp_report_count(report, "micro_batch", 1, NULL);
     rp_report_count(report, "max_positions", longest->max_positions, NULL);
     rp_report_bool(report, "beyond_max_positions", longest->tokens > longest->max_positions, NULL);
-    rp_report_text(report, "sizes",
-                   network != NULL ? rp_plan_network_devices(network) : "cost model", NULL);
+    rp_report_text(report, "sizes", network != NULL ? network->devices->name : "cost model", NULL);
     rp_report_bool(report, "unlimited", longest->unlimited, NULL);
     if (!longest->unlimited) {
         rp_report_text(report, "limited_by", longest->host_limited ? "host" : "gpu", NULL);
@@ -295,7 +294,8 @@ say_keys(RpReport *report, const RpPlanQuestion *question, const RpAdviseLongest
     rp_report_say(report, "  sequence_length: %u", longest->tokens);
     rp_report_say(report, "  micro_batches: %u", longest->micro_batches);
     rp_report_say(report, "  device_memory: %" G_GUINT64_FORMAT, query->gpu_bytes);
-    rp_report_say(report, "  attention: %s", rp_plan_network_attention(question->sized));
+    rp_report_say(report, "  attention: %s",
+                  rp_attention_name(question->network->options.attention));
     say_list(report, "forward_stages", longest->forward_blocks);
     say_list(report, "backward_stages", longest->backward_blocks);
     if (query->sync)
@@ -494,6 +494,6 @@ rp_plan_report_longest(RpReport *report, const RpPlanQuestion *question,
     if (longest->tokens == 0)
         return;
     report_memory(report, query, &longest->gpu, &longest->host, "");
-    if (question->sized != NULL)
+    if (question->network != NULL)
         say_keys(report, question, longest);
 }

@@ -89,8 +89,10 @@ add_validation(GString *text)
                                strchr(values[i][0], '.') + 1, values[i][1]);
 }
 
-char *
-rp_plan_run_file(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpec *words)
+/* A run file of the recommended run, with comments. @words: model, data, output and devices, which the
+ * advice does not have. (transfer full) */
+static char *
+make_text(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpec *words)
 {
     const RpAdviseRun *run = rp_plan_shown_run(advice);
     const RpAdviseQuery *query = &advice->query;
@@ -143,7 +145,7 @@ gboolean
 rp_plan_write_run(const char *path, const RpPlanQuestion *question, const RpAdvice *advice,
                   const RpRunSpec *words, GError **error)
 {
-    g_autofree char *text = rp_plan_run_file(question, advice, words);
+    g_autofree char *text = make_text(question, advice, words);
     /* the devices may be another machine's */
     g_autofree char *devices = g_strdup_printf("devices=host:%u", advice->query.gpus);
     const char *const here[] = {devices, NULL};

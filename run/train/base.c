@@ -12,6 +12,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "exec/quantise/quantise.h"
+#include "run/model.h"
 
 static gboolean
 show(guint64 done, guint64 total, gpointer user_data)
@@ -20,15 +21,6 @@ show(guint64 done, guint64 total, gpointer user_data)
 
     RP_RUN_TELL(events, progress, "packing the base", done, total);
     return rp_run_stop(events) == 0;
-}
-
-const char *
-rp_train_base_format(const RpWeights *weights)
-{
-    for (guint i = 0; i < rp_weights_count(weights); i++)
-        if (rp_weights_nth(weights, i)->is_packed)
-            return rp_lowbit_name(rp_weights_nth(weights, i)->format);
-    return NULL;
 }
 
 /* Makes @path; not here while another run does, which may have made it then. */
@@ -201,7 +193,7 @@ rp_train_open_base(RpTrainJob *job, GError **error)
         g_prefix_error(error, "model: ");
         return FALSE;
     }
-    format = rp_train_base_format(job->weights);
+    format = rp_run_base_format(job->weights);
     if (choice == RP_RUN_BASE_OF_THE_FILE)
         return TRUE;
     const RpLowbit wanted = (RpLowbit)(choice - RP_RUN_BASE_PACKED);

@@ -137,20 +137,6 @@ bind_weights(RpTrainJob *job, GError **error)
     return FALSE;
 }
 
-static gboolean
-has_weights(const char *directory)
-{
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    gboolean found = !g_file_test(directory, G_FILE_TEST_IS_DIR);
-
-    for (guint i = 0; i < G_N_ELEMENTS(names) && !found; i++) {
-        g_autofree char *path = g_build_filename(directory, names[i], NULL);
-
-        found = g_file_test(path, G_FILE_TEST_EXISTS);
-    }
-    return found;
-}
-
 /* Their dtype in files; without these that of the config. */
 static RpDtype
 weights_dtype(const RpTrainJob *job)
@@ -180,7 +166,7 @@ open_files(RpTrainJob *job, GError **error)
     job->model_dir = rp_run_model_directory(model);
     if (job->random)
         return TRUE;
-    if (job->dry && !has_weights(model)) {
+    if (job->dry && g_file_test(model, G_FILE_TEST_IS_DIR) && !rp_run_has_weights(model)) {
         rp_run_say(job->events, "note", "%s has no weights: planned from its config.json", model);
         return TRUE;
     }

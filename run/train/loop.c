@@ -148,8 +148,9 @@ run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
     return rp_trainer_step(loop->trainer, error);
 }
 
-int
-rp_train_loop_stop(const RpTrainLoop *loop)
+/* The signal after which no step follows; 0: none */
+static int
+stop_signal(const RpTrainLoop *loop)
 {
     return loop->job->servers != NULL ? loop->wish.signal : rp_run_stop(loop->job->events);
 }
@@ -190,7 +191,7 @@ run_steps(RpTrainLoop *loop, GError **error)
     loop->saved_us = loop->seen_us = g_get_monotonic_time();
     if (!rp_train_loop_evaluate_first(loop, error))
         return FALSE;
-    while (step < (guint64)run->steps && rp_train_loop_stop(loop) == 0 &&
+    while (step < (guint64)run->steps && stop_signal(loop) == 0 &&
            !rp_train_loop_is_useless(loop)) {
         gboolean due;
         GError *problem = NULL;
@@ -209,11 +210,11 @@ run_steps(RpTrainLoop *loop, GError **error)
             return FALSE;
         if (!agree(loop, step, &due, error))
             return FALSE;
-        if (due && step < (guint64)run->steps && rp_train_loop_stop(loop) == 0 &&
+        if (due && step < (guint64)run->steps && stop_signal(loop) == 0 &&
             !rp_train_loop_is_useless(loop) && !rp_train_loop_save(loop, step, error))
             return FALSE;
     }
-    outcome->signal = rp_train_loop_stop(loop);
+    outcome->signal = stop_signal(loop);
     loop->ending = TRUE;
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;

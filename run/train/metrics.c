@@ -36,8 +36,9 @@ struct _RpTrainMetrics {
     guint64 clipped_steps;
 };
 
-gboolean
-rp_train_metrics_parse(const char *text, RpTrainLine *line)
+/* Returns: whether @text is one */
+static gboolean
+parse_line(const char *text, RpTrainLine *line)
 {
 #define NUMBER(key)                                                                                \
     {                                                                                              \
@@ -69,7 +70,7 @@ rp_train_metrics_read(const char *path, GError **error)
     for (char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
         RpTrainLine line;
         *end = '\0';
-        if (rp_train_metrics_parse(at, &line))
+        if (parse_line(at, &line))
             g_array_append_val(lines, line);
     }
     return lines;
@@ -97,8 +98,8 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
         if (end == NULL)
             break; /* torn by whatever ended the process */
         *end = '\0';
-        if (rp_train_metrics_parse(line, &point) &&
-            point.step >= (isnan(point.eval_runtime) ? 1 : 0) && point.step <= (double)keep_steps)
+        if (parse_line(line, &point) && point.step >= (isnan(point.eval_runtime) ? 1 : 0) &&
+            point.step <= (double)keep_steps)
             g_string_append_printf(kept, "%s\n", line);
         line = end + 1;
     }

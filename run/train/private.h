@@ -12,16 +12,10 @@
  * those of rp_weights_adopt() and rp_quantise() */
 gboolean rp_train_open_base(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The format of the frozen matrices; %NULL: 16 or 32 bits. */
-const char *rp_train_base_format(const RpWeights *weights);
-
 /* Opens the job's data and reads them once; says how batches are made of them, the network's
  * packed_tokens, and @run's steps if it has epochs. Errors: RP_RUN_ERROR_VALUE, those of rp_dataset_open() and rp_dataset_check() */
 gboolean rp_train_open_data(RpTrainJob *job, RpRunSpec *run,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* The network of the job's model and options, over its weights. */
-RpNetwork *rp_train_job_network(const RpTrainJob *job);
 
 /* RpEvaluationProgress of an RpTrainJob: tells its events of it, and asks them. */
 gboolean rp_train_evaluation_progress(gpointer job, guint64 n_samples);
@@ -79,9 +73,6 @@ typedef struct {
 /* @metrics: (nullable): are told of each step */
 RpTrainer *rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace,
                                  RpTrainMetrics *metrics, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* The signal after which no step follows; 0: none */
-int rp_train_loop_stop(const RpTrainLoop *loop);
 
 /* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
 gboolean rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step);

@@ -11,6 +11,7 @@
 #include "core/profile/cards.h"
 #include "exec/measure/profile.h"
 #include "run/devices.h"
+#include "run/model.h"
 
 /* The default of older runs, whose profile.json does not say. */
 #define EARLIER_HEAD_CHUNK 1024
@@ -127,6 +128,13 @@ note_other_chunk(const RpTrainJob *job, const RpProfile *file, const char *path)
                    path, file->head_chunk, job->network.head_chunk);
 }
 
+/* The network of the job's model and options, over its weights. */
+static RpNetwork *
+make_network(const RpTrainJob *job)
+{
+    return rp_network_new(job->weights, job->run->device_ops->kernels(), &job->network);
+}
+
 /* Times that are not measured here. @path: where @file stands, or a card's name */
 static RpProfile *
 take_profile(RpTrainJob *job, const RpProfile *file, const char *path, GError **error)
@@ -137,7 +145,7 @@ take_profile(RpTrainJob *job, const RpProfile *file, const char *path, GError **
     take_matmuls(job, file, path);
     take_head_chunk(job, file, 0);
     note_other_chunk(job, file, path);
-    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     if (!take_times(profile, file, path, error))
@@ -180,7 +188,7 @@ predict_profile(RpTrainJob *job, GError **error)
         .fp8_head = options->fp8.head,
         .lora_rank = lora != NULL ? lora->rank : 0,
         .lora_targets = lora != NULL ? lora->targets : NULL,
-        .base = lora != NULL ? rp_train_base_format(job->weights) : NULL,
+        .base = lora != NULL ? rp_run_base_format(job->weights) : NULL,
         .gpus = job->run->n_devices,
     };
     g_autoptr(RpProfile) card =
@@ -224,7 +232,7 @@ earlier_profile(RpTrainJob *job, RpProbe *probe, const char *path)
     take_attention(job, file, path);
     take_matmuls(job, file, path);
     take_head_chunk(job, file, EARLIER_HEAD_CHUNK);
-    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) now = rp_network_profile(network);
 
     now->gpus = job->run->n_devices;
@@ -318,7 +326,7 @@ give_head_memory(RpTrainJob *job, RpProbe *probe)
 {
     job->network.head_memory = rp_measure_head_memory(probe, job->run->device_memory_bytes);
 
-    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpNetwork) network = make_network(job);
 
     if (!may_fit(job, probe, network))
         job->network.head_memory = 0;
@@ -334,7 +342,7 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
 
     if (earlier != NULL)
         return earlier;
-    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpNetwork) network = make_network(job);
     g_autofree char *kept = kept_path(job, probe, network, options);
     const RpWeights *weights = job->checkpoint != NULL ? job->weights : NULL;
     RpAttentionChoice fastest;
@@ -355,17 +363,17 @@ measure_with(RpTrainJob *job, RpProbe *probe, const char *earlier_run,
             return NULL;
         job->network.attention = fastest;
         rp_network_free(network);
-        network = rp_train_job_network(job);
+        network = make_network(job);
         if (fastest != RP_ATTENTION_BUILTIN && job->network.head_memory > 0 &&
             !may_fit(job, probe, network)) { /* rather a smaller chunk than slower attention */
             job->network.head_memory = 0;
             rp_network_free(network);
-            network = rp_train_job_network(job);
+            network = make_network(job);
         }
         if (fastest != RP_ATTENTION_BUILTIN && !may_fit(job, probe, network)) {
             job->network.attention = RP_ATTENTION_BUILTIN;
             rp_network_free(network);
-            network = rp_train_job_network(job);
+            network = make_network(job);
         }
     }
     RpProfile *profile = rp_measure_profile(probe, network, weights, options, error);
@@ -481,7 +489,7 @@ share_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     take_attention(job, file, name);
     take_matmuls(job, file, name);
     take_head_chunk(job, file, 0);
-    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     return take_times(profile, file, name, error) && rp_profile_check_full(profile, error)
@@ -497,7 +505,7 @@ take_memory(RpTrainJob *job, GError **error)
 
     if (devices->host_memory || job->run->device_memory_bytes > 0 || job->run->card != NULL)
         return TRUE;
-    g_autoptr(RpNetwork) network = rp_train_job_network(job);
+    g_autoptr(RpNetwork) network = make_network(job);
     g_autoptr(RpProbe) probe = devices->probe_new(0, error);
 
     return probe != NULL && rp_measure_memory(probe, network, job->run->n_devices,
@@ -515,10 +523,4 @@ rp_train_find_times(RpTrainJob *job, const char *earlier_run, GError **error)
                                                 : measure_profile(job, earlier_run, error);
     return job->profile != NULL && take_memory(job, error) &&
            rp_train_least(job, &job->profile->gpu_memory_bytes, error);
-}
-
-RpNetwork *
-rp_train_job_network(const RpTrainJob *job)
-{
-    return rp_network_new(job->weights, job->run->device_ops->kernels(), &job->network);
 }

@@ -59,8 +59,6 @@ typedef struct {
     double eval_runtime; /* there in lines of evaluations, and in no others */
 } RpTrainLine;
 
-/* Returns: whether @text is one */
-gboolean rp_train_metrics_parse(const char *text, RpTrainLine *line);
 /* All lines of a metrics.jsonl (element-type RpTrainLine); a last one that is torn is passed over.
  * (transfer full). Errors: G_FILE_ERROR */
 GArray *rp_train_metrics_read(const char *path, GError **error);
