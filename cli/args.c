@@ -111,7 +111,7 @@ static const RpOption options[] = {
      "sequences of a step, all GPUs and servers together (default: 16 a GPU)", "SEQUENCES"},
     {"lora", 0, FLAG(lora), "train adapters beside the frozen model"},
     {"adapter", 0, FILE_(adapter),
-     "adapters of the model: a checkpoint of them, or a directory of peft's", "DIR"},
+     "adapters of the model: a checkpoint of them, or a directory of peft's", "DIR", "lora.start"},
     {"max-sequence", 0, FLAG(max_sequence),
      "tell the longest sequence that `train` takes at micro-batch 1, nothing else"},
     {"shard-size", 0, WORD(shard_size), "largest file, as 5GB (the default); 0 = one file", "SIZE"},
@@ -213,7 +213,7 @@ static const RpOption options[] = {
     {"max-new-tokens", 0, COUNT(new_tokens),
      "tokens of an answer at most (default: 256; of --prompts those of the longest expected "
      "answer, else 64)",
-     "N"},
+     "N", "max_new_tokens"},
     {"temperature", 0, NUMBER(temperature),
      "sampling temperature (default: 0, which takes the likeliest token)", "T"},
     {"top-p", 0, NUMBER(top_p),

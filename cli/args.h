@@ -128,9 +128,10 @@ typedef struct {
     const char *name; /* "trace" */
     char letter;      /* 0: none */
     RpOptionKind kind;
-    gsize offset;             /* of the member of RpArgs */
-    const char *help;         /* %NULL: that of the setting with this option or name */
-    const char *value;        /* "FILE.json"; %NULL: a flag */
+    gsize offset;      /* of the member of RpArgs */
+    const char *help;  /* %NULL: that of the setting with this option or name */
+    const char *value; /* "FILE.json"; %NULL: a flag */
+    const char *key;   /* (nullable): its name in messages of the library, if it is no setting */
     const RpSetting *setting; /* RP_OPTION_SETTING: that it sets in RpArgs.run */
 } RpOption;
 

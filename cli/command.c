@@ -252,6 +252,38 @@ parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char
 
 /* ---- the command ---- */
 
+/* Whether @set is of @key: "lora.rank=8". */
+static gboolean
+is_set(char *const *sets, const char *key)
+{
+    for (const gsize n = strlen(key); sets != NULL && *sets != NULL; sets++)
+        if (strncmp(*sets, key, n) == 0 && (*sets)[n] == '=')
+            return TRUE;
+    return FALSE;
+}
+
+/* The library names a setting, "KEY: expected ..." or as it was set, "--set KEY: ...": where the command
+ * has an option for it, people have typed that. */
+static void
+name_option(const RpCommandOptions *options, const RpArgs *args, GError *error)
+{
+    const char *begin = error->message + (g_str_has_prefix(error->message, "--set ") ? 6 : 0);
+
+    for (guint i = 0; i < options->options->len; i++) {
+        const RpOption *option = &g_array_index(options->options, RpOption, i);
+        const char *key = option->setting != NULL ? option->setting->key : option->key;
+        const gsize n = key != NULL ? strlen(key) : 0;
+
+        if (n == 0 || strncmp(begin, key, n) != 0 || begin[n] != ':' || is_set(args->sets, key))
+            continue;
+        char *message = g_strdup_printf("--%s%s", written_name(option->name), begin + n);
+
+        g_free(error->message);
+        error->message = message;
+        return;
+    }
+}
+
 int
 rp_command_run(const RpCommand *command, int argc, char **argv)
 {
@@ -277,8 +309,10 @@ rp_command_run(const RpCommand *command, int argc, char **argv)
             rp_report_finish(report);
         code = report->exit;
     }
-    if (error != NULL)
+    if (error != NULL) {
+        name_option(&options, &args, error);
         code = rp_cli_fail(command->name, error);
+    }
     g_strfreev(args.sets);
     return code;
 }

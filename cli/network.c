@@ -111,7 +111,7 @@ take_matmul(RpPlanNetwork *network, const RpRunSpec *run, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
-    return rp_run_take_matmul(run, "--", network->weights, NULL, 1, &network->options, &problem) ||
+    return rp_run_take_matmul(run, network->weights, NULL, 1, &network->options, &problem) ||
            rp_cli_refuse(error, "%s", problem->message);
 }
 

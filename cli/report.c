@@ -717,8 +717,8 @@ rp_report_finish(RpReport *report)
 
 /* ---- CSV ---- */
 
-static void
-append_field(GString *csv, const char *text)
+void
+rp_report_append_cell(GString *csv, const char *text)
 {
     if (strpbrk(text, ",\"\r\n") == NULL) {
         g_string_append(csv, text);
@@ -754,7 +754,7 @@ rp_report_to_csv(const RpReport *report, const char *key, const char *columns)
             for (guint i = row; i < node_of(report, row)->end; i++)
                 if (g_strcmp0(node_of(report, i)->key, *name) == 0 &&
                     node_of(report, i)->csv != NULL)
-                    append_field(csv, node_of(report, i)->csv);
+                    rp_report_append_cell(csv, node_of(report, i)->csv);
         }
     g_string_append_c(csv, '\n');
     return g_string_free(csv, FALSE);

@@ -131,3 +131,5 @@ void rp_report_end(RpReport *report);
 /* Rows of the table @key. @columns: keys of figures with commas between, each with "=HEADING" behind
  * it where that is another; ratios are in percent. (transfer full) */
 char *rp_report_to_csv(const RpReport *report, const char *key, const char *columns);
+/* One cell, in quotes where it needs them. */
+void rp_report_append_cell(GString *csv, const char *text);

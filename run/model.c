@@ -140,80 +140,71 @@ some_block_has_fp8(const RpRunSpec *run, const RpWeights *weights, RpDtype dtype
 /* A head in fp8 needs more than blocks do: rows of targets come in multiples of a sixteenth of the
  * tokens (exec/device/batch-feed.h). A plan has not chosen any yet. */
 static gboolean
-check_head(const char *prefix, const RpWeights *weights, const RpNetworkOptions *options,
-           GError **error)
+check_head(const RpWeights *weights, const RpNetworkOptions *options, GError **error)
 {
     const RpModel *model = rp_weights_model(weights);
     const guint head = rp_weights_n_layers(weights) - 1;
 
     if (!rp_layer_layout_of_fp8(weights, head, options->dtype, NULL).has_fp8)
-        g_set_error(
+        return rp_fail(
             error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-            "%smatmul: fp8-head takes a head whose rows and columns are multiples of 16, found "
+            "matmul: fp8-head takes a head whose rows and columns are multiples of 16, found "
             "%u x %u: take fp8",
-            prefix, (guint)model->vocab, (guint)model->hidden);
-    else if (options->tokens > 0 &&
-             (guint64)options->sequences * options->tokens < LEAST_HEAD_TOKENS)
-        g_set_error(
+            (guint)model->vocab, (guint)model->hidden);
+    if (options->tokens > 0 && (guint64)options->sequences * options->tokens < LEAST_HEAD_TOKENS)
+        return rp_fail(
             error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-            "%smatmul: fp8-head takes micro-batches of %u tokens or more, found %u sequences of "
+            "matmul: fp8-head takes micro-batches of %u tokens or more, found %u sequences of "
             "%u: take fp8",
-            prefix, LEAST_HEAD_TOKENS, options->sequences, options->tokens);
-    else if (options->head_chunk % 16 != 0)
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%shead%cchunk: expected a multiple of 16 with matmul: fp8-head, found %u",
-                    prefix, *prefix != '\0' ? '-' : '_', options->head_chunk);
-    else
-        return TRUE;
-    return FALSE;
+            LEAST_HEAD_TOKENS, options->sequences, options->tokens);
+    if (options->head_chunk % 16 != 0)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "head_chunk: expected a multiple of 16 with matmul: fp8-head, found %u",
+                       options->head_chunk);
+    return TRUE;
 }
 
 static gboolean
-check_fp8(const RpRunSpec *run, const char *prefix, const RpWeights *weights,
-          const RpKernels *kernels, guint devices, const RpNetworkOptions *options, GError **error)
+check_fp8(const RpRunSpec *run, const RpWeights *weights, const RpKernels *kernels, guint devices,
+          const RpNetworkOptions *options, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
     if ((guint64)options->sequences * options->tokens % 16 != 0)
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%smatmul: fp8 takes micro-batches of a multiple of 16 tokens, found %u "
-                    "sequences of %u: change the length of a sequence",
-                    prefix, options->sequences, options->tokens);
-    else if (!some_block_has_fp8(run, weights, options->dtype))
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%smatmul: fp8 finds no block to multiply: all stay plain, or have matrices "
-                    "whose rows or columns are no multiple of 16",
-                    prefix);
-    else if (kernels != NULL && !kernels->check_fp8(devices, &problem))
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "%smatmul: fp8: %s: leave it out",
-                    prefix, problem->message);
-    else
-        return run->matmul_choice != RP_RUN_MATMUL_FP8_HEAD ||
-               check_head(prefix, weights, options, error);
-    return FALSE;
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "matmul: fp8 takes micro-batches of a multiple of 16 tokens, found %u "
+                       "sequences of %u: change the length of a sequence",
+                       options->sequences, options->tokens);
+    if (!some_block_has_fp8(run, weights, options->dtype))
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "matmul: fp8 finds no block to multiply: all stay plain, or have matrices "
+                       "whose rows or columns are no multiple of 16");
+    if (kernels != NULL && !kernels->check_fp8(devices, &problem))
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "matmul: fp8: %s: leave it out",
+                       problem->message);
+    return run->matmul_choice != RP_RUN_MATMUL_FP8_HEAD || check_head(weights, options, error);
 }
 
 gboolean
-rp_run_take_matmul(const RpRunSpec *run, const char *prefix, const RpWeights *weights,
-                   const RpKernels *kernels, guint devices, RpNetworkOptions *options,
-                   GError **error)
+rp_run_take_matmul(const RpRunSpec *run, const RpWeights *weights, const RpKernels *kernels,
+                   guint devices, RpNetworkOptions *options, GError **error)
 {
     const gboolean head = run->matmul_choice == RP_RUN_MATMUL_FP8_HEAD;
     const gboolean quantized = head || run->matmul_choice == RP_RUN_MATMUL_FP8;
     const char *dtype = rp_dtype_name(options->dtype);
 
-    g_return_val_if_fail(weights && options && prefix, FALSE);
+    g_return_val_if_fail(weights && options, FALSE);
     if (!quantized && run->matmul_choice != 0 && run->matmul_choice != (int)options->dtype + 1)
         return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                       "%smatmul: expected %s, as dtype, fp8 or fp8-head, found %s", prefix, dtype,
+                       "matmul: expected %s, as dtype, fp8 or fp8-head, found %s", dtype,
                        rp_dtype_name((RpDtype)(run->matmul_choice - 1)));
     if (run->half_sums && options->dtype != RP_DTYPE_FP16 && !quantized)
         return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                       "%saccumulate: expected fp32 with dtype %s, found fp16", prefix, dtype);
+                       "accumulate: expected fp32 with dtype %s, found fp16", dtype);
     options->half_sums = run->half_sums;
     if (!quantized)
         return TRUE;
-    if (!check_fp8(run, prefix, weights, kernels, devices, options, error))
+    if (!check_fp8(run, weights, kernels, devices, options, error))
         return FALSE;
     options->fp8 = (RpNetworkFp8){.used = TRUE,
                                   .gradients = run->fp8.gradients != 0 ? (RpDtype)run->fp8.gradients

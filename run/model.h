@@ -50,7 +50,6 @@ void rp_profile_name_model(RpProfile *profile, const char *word);
 /**
  * rp_run_take_matmul:
  * @run: of which matmul_choice, half_sums and fp8 are read
- * @prefix: before names of settings in messages: "", or "--" of options
  * @weights: of the model; unbound ones will do
  * @kernels: (nullable): of devices that are not known yet
  * @devices: how many of theirs
@@ -58,6 +57,6 @@ void rp_profile_name_model(RpProfile *profile, const char *word);
  *
  * Errors: RP_RUN_ERROR_VALUE
  */
-gboolean rp_run_take_matmul(const RpRunSpec *run, const char *prefix, const RpWeights *weights,
+gboolean rp_run_take_matmul(const RpRunSpec *run, const RpWeights *weights,
                             const RpKernels *kernels, guint devices, RpNetworkOptions *options,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

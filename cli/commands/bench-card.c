@@ -441,11 +441,8 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     if (bench.directory == NULL)
         return FALSE;
     g_autoptr(RpRunSpec) any = read_run(&bench, &models[0], error); /* which devices there are */
-    if (any == NULL) {
-        if (g_str_has_prefix((*error)->message, "--set devices")) /* --set itself has none */
-            memmove((*error)->message + 2, (*error)->message + 6, strlen((*error)->message) - 5);
+    if (any == NULL)
         return FALSE;
-    }
     bench.ops = any->device_ops;
     bench.n_devices = any->n_devices;
     bench.measured_seconds = bench.ops->host_memory

@@ -39,33 +39,6 @@ report_evaluated(RpReport *report, const RpArgs *args, const RpEvaluation *evalu
                   args->run.data, seconds);
 }
 
-/* Keys of the run that an evaluation is, as the options that set them. */
-static void
-name_options(GError *error)
-{
-    static const char *const names[][2] = {
-        {"--set sequence_length: ", "--sequence-length: "},
-        {"--set micro_batch_size: ", "--micro-batch-size: "},
-        {"--set devices: ", "--devices: "},
-        {"--set dtype: ", "--dtype: "},
-        {"lora.start: ", "--adapter: "},
-        {"data: ", "--data: "},
-        {"eval.data: ", "--data: "},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
-        const gsize n = strlen(names[i][0]);
-
-        if (strncmp(error->message, names[i][0], n) != 0)
-            continue;
-        char *message = g_strconcat(names[i][1], error->message + n, NULL);
-
-        g_free(error->message);
-        error->message = message;
-        return;
-    }
-}
-
 static gboolean
 evaluate(const RpArgs *args, const char *model, const char *adapter, guint tokens, RpReport *report,
          GError **error)
@@ -81,10 +54,8 @@ evaluate(const RpArgs *args, const char *model, const char *adapter, guint token
     rp_progress_clear();
     if (evaluated.left)
         rp_cli_leave();
-    if (!good) {
-        name_options(*error);
+    if (!good)
         return FALSE;
-    }
     if (evaluated.result.n_targets == 0)
         return rp_fail(error, RP_DATASET_ERROR, RP_DATASET_ERROR_BATCH,
                        "%s: expected a token to learn, found none in %" G_GUINT64_FORMAT " samples",

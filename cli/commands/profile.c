@@ -127,7 +127,7 @@ read_matmul(const RpArgs *args, Subject *subject, GError **error)
 {
     g_autoptr(GError) problem = NULL;
 
-    return rp_run_take_matmul(&args->run, "--", subject->weights, subject->ops->kernels(),
+    return rp_run_take_matmul(&args->run, subject->weights, subject->ops->kernels(),
                               subject->devices, &subject->network, &problem) ||
            rp_cli_refuse(error, "%s", problem->message);
 }

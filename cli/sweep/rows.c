@@ -74,28 +74,12 @@ rp_sweep_rows_cells(const RpSweepRows *rows, guint i)
 /* ---- lines ---- */
 
 static void
-append_cell(GString *line, const char *text, gboolean first)
-{
-    if (!first)
-        g_string_append_c(line, ',');
-    if (strpbrk(text, ",\"") == NULL) {
-        g_string_append(line, text);
-        return;
-    }
-    g_string_append_c(line, '"');
-    for (const char *c = text; *c != '\0'; c++) {
-        if (*c == '"')
-            g_string_append_c(line, '"');
-        g_string_append_c(line, *c);
-    }
-    g_string_append_c(line, '"');
-}
-
-static void
 append_line(GString *text, const char *const *cells, guint n)
 {
-    for (guint i = 0; i < n; i++)
-        append_cell(text, cells[i], i == 0);
+    for (guint i = 0; i < n; i++) {
+        g_string_append(text, i > 0 ? "," : "");
+        rp_report_append_cell(text, cells[i]);
+    }
     g_string_append_c(text, '\n');
 }
 

@@ -218,7 +218,7 @@ open_model(RpTrainJob *job, GError **error)
         return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                        "router_aux_loss_coef: expected 0 for %s, which has no experts, found %g",
                        rp_architectures[job->config.architecture].hf_name, job->network.aux_loss);
-    if (!rp_run_take_matmul(run, "", job->weights,
+    if (!rp_run_take_matmul(run, job->weights,
                             run->card == NULL ? run->device_ops->kernels() : NULL, run->n_devices,
                             &job->network, error))
         return FALSE;

@@ -484,17 +484,7 @@ share_profile(RpTrainJob *job, const char *earlier_run, GError **error)
     const char *name = rp_servers_name(job->servers, 0);
     g_autoptr(RpProfile) file = rp_profile_parse(name, texts[0], strlen(texts[0]), error);
 
-    if (file == NULL)
-        return NULL;
-    take_attention(job, file, name);
-    take_matmuls(job, file, name);
-    take_head_chunk(job, file, 0);
-    g_autoptr(RpNetwork) network = make_network(job);
-    g_autoptr(RpProfile) profile = rp_network_profile(network);
-
-    return take_times(profile, file, name, error) && rp_profile_check_full(profile, error)
-               ? g_steal_pointer(&profile)
-               : NULL;
+    return file != NULL ? take_profile(job, file, name, error) : NULL;
 }
 
 /* A file says how much memory there was when it was made. What there is now, a plan may have. */
