@@ -259,6 +259,12 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliSteps, rp_cli_steps_clear)
 gboolean rp_cli_steps_read(const char *word, RpCliSteps *steps,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Draws what they measured, one over the other. @runs: (element-type RpCliSteps). Errors: RP_PLOT_ERROR_*,
+ * G_IO_ERROR, G_FILE_ERROR */
+gboolean rp_cli_steps_draw(const GArray *runs, const char *title, const char *path,
+                           gboolean logarithmic, const RpFigureStyle *style,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* The line is of an evaluation, not of a step. */
 gboolean rp_cli_is_evaluation(const RpTrainLine *line);
 /* NAN where it is not known. */

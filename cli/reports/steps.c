@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/base/quote.h"
+#include "plots/charts/charts.h"
 
 void
 rp_cli_steps_clear(RpCliSteps *steps)
@@ -50,4 +51,38 @@ rp_cli_steps_read(const char *word, RpCliSteps *steps, GError **error)
                        path);
     *steps = (RpCliSteps){g_path_get_basename(named), g_steal_pointer(&lines)};
     return TRUE;
+}
+
+static RpRunPoint
+point_of(const RpTrainLine *line)
+{
+    return (RpRunPoint){.step = line->step,
+                        .loss = line->loss,
+                        .learning_rate = line->learning_rate,
+                        .grad_norm = line->grad_norm,
+                        .tokens_per_s = rp_cli_tokens_per_s(line),
+                        .bubble_ratio = line->bubble_ratio,
+                        .eval_loss = line->eval_loss};
+}
+
+gboolean
+rp_cli_steps_draw(const GArray *runs, const char *title, const char *path, gboolean logarithmic,
+                  const RpFigureStyle *style, GError **error)
+{
+    g_autofree RpRunCurve *curves = g_new0(RpRunCurve, runs->len);
+    g_autoptr(GPtrArray) points = g_ptr_array_new_with_free_func(g_free);
+
+    for (guint r = 0; r < runs->len; r++) {
+        const RpCliSteps *run = &g_array_index(runs, RpCliSteps, r);
+        RpRunPoint *own = g_new(RpRunPoint, run->lines->len);
+
+        g_ptr_array_add(points, own);
+        for (guint i = 0; i < run->lines->len; i++)
+            own[i] = point_of(&g_array_index(run->lines, RpTrainLine, i));
+        curves[r] = (RpRunCurve){.title = run->title, .points = own, .n = run->lines->len};
+    }
+    g_autoptr(RpFigure) figure =
+        rp_runs_figure("runs", title, curves, runs->len, logarithmic, style, error);
+
+    return figure != NULL && rp_cli_picture_write(figure, path, error);
 }

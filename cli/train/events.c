@@ -1,12 +1,10 @@
 /* roundpipe train: what is told of a run while it goes on. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/reports/reports.h"
 #include "cli/train/train.h"
-#include "plots/charts/charts.h"
 #include "plots/gnuplot.h"
 
 /* roundpipe train: the loss curve, and the timeline. */
@@ -16,57 +14,20 @@
 /* A run of fewer steps is drawn whole. */
 #define FEWEST_STEPS 4
 
-/* The steps of a metrics.jsonl, or its evaluations. (transfer full) */
-static GArray *
-read_points(const char *path, gboolean evaluations, GError **error)
-{
-    g_autoptr(GArray) lines = rp_train_metrics_read(path, error);
-    g_autoptr(GArray) points = g_array_new(FALSE, FALSE, sizeof(RpLossPoint));
-
-    if (lines == NULL)
-        return NULL;
-    for (guint i = 0; i < lines->len; i++) {
-        const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
-        const RpLossPoint point = {line->step, evaluations ? line->eval_loss : line->loss,
-                                   line->learning_rate};
-
-        if (isnan(line->eval_runtime) != evaluations)
-            g_array_append_val(points, point);
-    }
-    return g_steal_pointer(&points);
-}
-
-/*
- * @metrics: `metrics.jsonl`: steps that were resumed from are in it
- * @path: the PNG file
- *
- * Draws the loss curve. Errors: G_FILE_ERROR, RP_PLOT_ERROR_*, G_IO_ERROR
- */
+/* Errors: G_FILE_ERROR, RP_PLOT_ERROR_*, G_IO_ERROR */
 static gboolean
-plot_loss(const RpTrainJob *job, const char *metrics, const char *path, GError **error)
+plot_loss(const RpRunSpec *run, const char *path, GError **error)
 {
-    const RpRunSpec *run = job->run;
-    const RpPlanOptions *options = &job->request.options;
-    g_autoptr(GArray) points = read_points(metrics, FALSE, error);
-    g_autoptr(GArray) evaluations = points != NULL ? read_points(metrics, TRUE, error) : NULL;
-    g_autoptr(RpFigure) figure = NULL;
     g_autofree char *model = g_path_get_basename(run->model);
     g_autofree char *data = g_path_get_basename(run->data);
-    g_autofree char *title = g_strdup_printf("Training loss: %s on %s", model, data);
-    g_autofree char *subtitle = g_strdup_printf(
-        "%s%s on %s, %" G_GUINT64_FORMAT " parameters in %s, %" G_GINT64_FORMAT
-        " sequences of %" G_GINT64_FORMAT " tokens a step",
-        options->schedule->title, options->async ? " (asynchronous)" : "", run->devices,
-        rp_weights_elements(job->weights), rp_dtype_name(job->network.dtype),
-        run->gradient_accumulation_steps * run->micro_batches * run->micro_batch_size,
-        run->sequence_length);
+    g_autofree char *title = g_strdup_printf("Training %s on %s", model, data);
+    g_autoptr(GArray) runs = g_array_new(FALSE, FALSE, sizeof(RpCliSteps));
+    g_auto(RpCliSteps) steps = {0};
 
-    if (evaluations == NULL)
+    if (!rp_cli_steps_read(run->output, &steps, error))
         return FALSE;
-    figure = rp_loss_figure(
-        "training_loss", title, subtitle, (const RpLossPoint *)(const void *)points->data,
-        points->len, (const RpLossPoint *)(const void *)evaluations->data, evaluations->len, error);
-    return figure != NULL && rp_cli_picture_write(figure, path, error);
+    g_array_append_val(runs, steps);
+    return rp_cli_steps_draw(runs, title, path, FALSE, NULL, error);
 }
 
 /* As many steps as the prediction's picture has, behind the first two, in which the pipeline fills. All of a
@@ -228,12 +189,11 @@ failed(gpointer user_data, GError **error)
 static void
 draw(RpTrainWords *words)
 {
-    const char *output = words->job->run->output;
-    g_autofree char *metrics = g_build_filename(output, "metrics.jsonl", NULL);
-    g_autofree char *picture = g_build_filename(output, "training_loss.png", NULL);
+    const RpRunSpec *run = words->job->run;
+    g_autofree char *picture = g_build_filename(run->output, "training_loss.png", NULL);
     g_autoptr(GError) problem = NULL;
 
-    if (plot_loss(words->job, metrics, picture, &problem)) {
+    if (plot_loss(run, picture, &problem)) {
         words->outcome->loss_picture = g_steal_pointer(&picture);
         return;
     }

@@ -83,7 +83,7 @@ RpFigure *rp_balance_figure(const char *name, const char *title, const RpProfile
 
 /*
  * Line charts: throughput against GPUs or sequence length (Figures 13, 14), operational intensity
- * (Figure 17), the simulator's cost against a plan's size, a loss curve.
+ * (Figure 17), the simulator's cost against a plan's size.
  */
 
 typedef enum {
@@ -147,36 +147,6 @@ RpFigure *rp_line_chart_from_csv(const char *name, const char *title, const char
                                  const char *csv_text, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /*
- * The loss curve of a training run.
- */
-
-typedef struct {
-    double step;
-    double loss; /* NAN = a gap */
-    double learning_rate;
-} RpLossPoint;
-
-/**
- * rp_loss_figure:
- * @name: base name of the figure
- * @title: the model that is trained
- * @subtitle: (nullable): a second line, such as the data
- * @points: (array length=n): finished steps, in their order
- * @evaluations: (array length=n_evaluations): likewise; their learning rates are not looked at
- *
- *   thin    the loss of every step; where there are more steps than pixels, the least and the
- *           greatest of each column
- *   thick   the mean over a window centred on each step, a fiftieth of the run wide
- *   dots    @evaluations: the validation loss, if there is any
- *   dashed  the learning rate, on an axis of its own
- *
- * Errors: RP_PLOT_ERROR_DATA without a step of finite loss
- */
-RpFigure *rp_loss_figure(const char *name, const char *title, const char *subtitle,
-                         const RpLossPoint *points, guint n, const RpLossPoint *evaluations,
-                         guint n_evaluations, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/*
  * Memory: bytes in use over time on every device and the host, by purpose.
  */
 
@@ -223,7 +193,8 @@ typedef struct {
  *
  * A panel for each number that some run has, a colour for each run. The loss of steps is drawn as
  * the mean over a window centred on each, a fiftieth of the run wide; with one run the steps
- * themselves, thin.
+ * themselves, thin. Where there are more steps than pixels, the least and the greatest of each column
+ * are drawn.
  * @logarithmic: losses and norms, where they are above 0
  *
  * Errors: RP_PLOT_ERROR_DATA where no run has a finite number

@@ -14,6 +14,8 @@
 #define GAP 44
 
 #define MEAN_SHARE 50
+/* More in a row of the picture cannot be told apart. */
+#define MOST_COLUMNS 400
 
 typedef struct {
     const char *title;
@@ -85,6 +87,21 @@ mean_around(const double *sums, guint n, guint i, guint reach)
     return (sums[i + side + 1] - sums[i - side]) / (2 * side + 1);
 }
 
+/* Picks the least and the greatest of values @from to @end - 1. @first: (out): the earlier of them. Returns: the
+ * later */
+static guint
+pick(const double *value, guint from, guint end, guint *first)
+{
+    guint least = from, greatest = from;
+
+    for (guint i = from + 1; i < end; i++) {
+        least = value[2 * i + 1] < value[2 * least + 1] ? i : least;
+        greatest = value[2 * i + 1] > value[2 * greatest + 1] ? i : greatest;
+    }
+    *first = MIN(least, greatest);
+    return MAX(least, greatest);
+}
+
 /* A block of a run's values, behind their step: as they are, and their mean. */
 static void
 append_block(GString *data, const RpRunCurve *run, const Panel *panel)
@@ -92,15 +109,22 @@ append_block(GString *data, const RpRunCurve *run, const Panel *panel)
     g_autoptr(GArray) values = values_of(run, panel);
     const double *value = (const double *)(void *)values->data;
     const guint n = values->len, reach = panel->smooth ? n / MEAN_SHARE / 2 : 0;
+    const guint width = MAX(1, (n + MOST_COLUMNS - 1) / MOST_COLUMNS);
     g_autofree double *sums = g_new0(double, (gsize)n + 1);
 
     for (guint i = 0; i < n; i++)
         sums[i + 1] = sums[i] + value[2 * i + 1];
     rp_text_append(data, "# %s of %s\n# step; value; mean of %u\n", panel->title, run->title,
                    2 * reach + 1);
-    for (guint i = 0; i < n; i++)
-        rp_text_append(data, "%.12g %.9g %.9g\n", value[2 * i], value[2 * i + 1],
-                       mean_around(sums, n, i, reach));
+    for (guint from = 0; from < n; from += width) {
+        guint first, last = pick(value, from, MIN(n, from + width), &first);
+
+        if (from + width >= n)
+            last = n - 1;
+        for (guint i = first; i <= last; i += MAX(1, last - first))
+            rp_text_append(data, "%.12g %.9g %.9g\n", value[2 * i], value[2 * i + 1],
+                           mean_around(sums, n, i, reach));
+    }
     if (n == 0)
         g_string_append(data, "NaN NaN NaN\n");
     g_string_append(data, "\n\n");

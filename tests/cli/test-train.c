@@ -436,7 +436,7 @@ RP_TEST(draws_the_loss_also_of_what_was_resumed_from)
     assert_int_equal(metrics->len, 5);
     for (guint i = 0; i < metrics->len; i++) {
         g_autofree char *line = g_strdup_printf(
-            "\n%u %.9g\n", i + 1, rp_cli_number(g_ptr_array_index(metrics, i), "loss"));
+            "\n%u %.9g ", i + 1, rp_cli_number(g_ptr_array_index(metrics, i), "loss"));
 
         if (strstr(drawn, line) == NULL)
             fail_msg("step %u is not drawn: expected %s in %s", i + 1, line, drawn);

@@ -452,79 +452,78 @@ RP_TEST(numbers_have_points_in_every_locale)
     }
 }
 
-RP_TEST(a_loss_curve_has_every_step_its_mean_and_the_learning_rate)
+/* The figure of one run, of which @panel has a block of data: step, value and mean. */
+static GPtrArray *
+panel_of(RpRunPoint *points, guint n, guint panel)
 {
+    const RpRunCurve curve = {"one", points, n};
     GError *error = NULL;
-    RpLossPoint points[100];
-    const RpLossPoint evaluations[] = {{50, 3.5, NAN}, {100, 3.25, NAN}};
+    RpFigure *figure = rp_runs_figure("runs", "it's", &curve, 1, FALSE, NULL, &error);
 
-    for (guint i = 0; i < G_N_ELEMENTS(points); i++)
-        points[i] = (RpLossPoint){i + 1, i % 2 == 0 ? 2 : 4, 1e-3};
-    points[50].loss = NAN;
-    RpFigure *figure =
-        rp_loss_figure("loss", "it's", NULL, points, G_N_ELEMENTS(points), evaluations, 2, &error);
     rp_assert_no_error(error);
-    GPtrArray *losses = data_lines(figure, 0);
-    GPtrArray *means = data_lines(figure, 1);
-    GPtrArray *rates = data_lines(figure, 2);
-    assert_int_equal(losses->len, 100);
-    assert_string_equal(losses->pdata[1], "2 4");
-    assert_string_equal(losses->pdata[50], "51 NaN");
-    assert_int_equal(means->len, 100);
-    assert_true(fabs(column(means->pdata[0], 1) - 2) < 1e-8);
-    assert_true(fabs(column(means->pdata[10], 1) - 10.0 / 3) < 1e-8); /* 4 2 4 */
-    assert_true(fabs(column(means->pdata[50], 1) - 4) < 1e-8);        /* beside a gap */
-    assert_string_equal(rates->pdata[99], "100 0.001");
-    GPtrArray *evaluated = data_lines(figure, 3);
-    assert_int_equal(evaluated->len, 2);
-    assert_string_equal(evaluated->pdata[1], "100 3.25");
-    g_ptr_array_unref(evaluated);
-    g_ptr_array_unref(losses);
-    g_ptr_array_unref(means);
-    g_ptr_array_unref(rates);
+    GPtrArray *lines = data_lines(figure, panel);
+
     rp_figure_free(figure);
+    return lines;
 }
 
-RP_TEST(a_long_loss_curve_keeps_its_extremes_in_few_points)
+RP_TEST(the_curve_of_a_run_has_every_step_and_its_mean)
 {
-    GError *error = NULL;
+    RpRunPoint points[102];
+
+    for (guint i = 0; i < G_N_ELEMENTS(points); i++)
+        points[i] = (RpRunPoint){i + 1, i % 2 == 0 ? 2 : 4, 1e-3, NAN, NAN, NAN, NAN};
+    points[50].loss = NAN;
+    points[101] = (RpRunPoint){101, NAN, NAN, NAN, NAN, NAN, 3.25};
+    GPtrArray *losses = panel_of(points, G_N_ELEMENTS(points), 0);
+    GPtrArray *evaluated = panel_of(points, G_N_ELEMENTS(points), 1);
+    GPtrArray *rates = panel_of(points, G_N_ELEMENTS(points), 2);
+    assert_int_equal(losses->len, 100);
+    assert_string_equal(losses->pdata[1], "2 4 2.66666667");
+    assert_string_equal(losses->pdata[0], "1 2 2");
+    assert_int_equal(evaluated->len, 1);
+    assert_string_equal(evaluated->pdata[0], "101 3.25 3.25");
+    assert_string_equal(rates->pdata[100], "101 0.001 0.001");
+    g_ptr_array_unref(evaluated);
+    g_ptr_array_unref(losses);
+    g_ptr_array_unref(rates);
+}
+
+RP_TEST(a_long_curve_keeps_its_extremes_in_few_points)
+{
     const guint n = 100001;
-    g_autofree RpLossPoint *points = g_new0(RpLossPoint, n);
+    g_autofree RpRunPoint *points = g_new0(RpRunPoint, n);
     gboolean least = FALSE, greatest = FALSE;
 
     for (guint i = 0; i < n; i++)
-        points[i] = (RpLossPoint){i + 1, 5, 1e-3};
+        points[i] = (RpRunPoint){.step = i + 1, .loss = 5};
     points[77777].loss = 9;
     points[77779].loss = 1;
-    RpFigure *figure = rp_loss_figure("loss", "long", "data", points, n, NULL, 0, &error);
-    rp_assert_no_error(error);
-    GPtrArray *losses = data_lines(figure, 0);
-    GPtrArray *means = data_lines(figure, 1);
+    GPtrArray *losses = panel_of(points, n, 0);
     assert_in_range(losses->len, 100, 1000);
     for (guint i = 0; i < losses->len; i++) {
-        least |= strcmp(losses->pdata[i], "77780 1") == 0;
-        greatest |= strcmp(losses->pdata[i], "77778 9") == 0;
+        least |= g_str_has_prefix(losses->pdata[i], "77780 1 ");
+        greatest |= g_str_has_prefix(losses->pdata[i], "77778 9 ");
     }
     assert_true(least && greatest);
-    assert_string_equal(means->pdata[means->len - 1], "100001 5");
+    assert_string_equal(losses->pdata[losses->len - 1], "100001 5 5");
     g_ptr_array_unref(losses);
-    g_ptr_array_unref(means);
-    rp_figure_free(figure);
 }
 
-RP_TEST(no_loss_makes_no_curve)
+RP_TEST(no_number_makes_no_curve)
 {
-    const RpLossPoint gap = {1, NAN, 0};
-    const RpLossPoint one = {1, 3, 0};
+    RpRunPoint gap = {1, NAN, NAN, NAN, NAN, NAN, NAN};
+    const RpRunCurve none = {"none", NULL, 0}, gaps = {"gaps", &gap, 1};
     GError *error = NULL;
 
-    assert_null(rp_loss_figure("loss", "none", NULL, NULL, 0, NULL, 0, &error));
+    assert_null(rp_runs_figure("runs", "none", &none, 1, FALSE, NULL, &error));
     assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
     g_clear_error(&error);
-    assert_null(rp_loss_figure("loss", "gap", NULL, &gap, 1, NULL, 0, &error));
+    assert_null(rp_runs_figure("runs", "gap", &gaps, 1, FALSE, NULL, &error));
     assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
     g_clear_error(&error);
-    RpFigure *figure = rp_loss_figure("loss", "one", NULL, &one, 1, NULL, 0, &error);
+    gap.loss = 3;
+    RpFigure *figure = rp_runs_figure("runs", "one", &gaps, 1, FALSE, NULL, &error);
     rp_assert_no_error(error);
     rp_figure_free(figure);
 }
