@@ -163,15 +163,16 @@ typedef struct {
 gboolean rp_cli_check_files(const RpCliFile *files, gsize n_files,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same with what simulations read: the timing file @word, and --schedule-file. */
+gboolean rp_cli_check_outputs(const char *word, const RpArgs *args, const RpCliFile *files,
+                              gsize n_files, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Makes the directory of a model; without @force one with a model in it is refused: that would be
  * loaded, or mixed with what is written. Errors: G_FILE_ERROR */
 gboolean rp_cli_make_model_directory(const char *path, gboolean force,
                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Most bytes of a model's file, as transformers divides checkpoints. */
 #define RP_CLI_SHARD_BYTES G_GUINT64_CONSTANT(5000000000)
-
-/* RpPictureFormat of a file's name; 0: none. */
-guint rp_cli_picture_format(const char *path);
 
 /* Whether @path can be written, before long work. Errors: G_FILE_ERROR */
 gboolean rp_cli_check_writable(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;

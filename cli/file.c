@@ -30,18 +30,6 @@ clash(const RpCliFile *written, const RpCliFile *other)
     return keeps_data(written->path) && rp_file_is_same_place(written->path, other->path);
 }
 
-guint
-rp_cli_picture_format(const char *path)
-{
-    if (g_str_has_suffix(path, ".png"))
-        return RP_PICTURE_PNG;
-    if (g_str_has_suffix(path, ".svg"))
-        return RP_PICTURE_SVG;
-    if (g_str_has_suffix(path, ".tex"))
-        return RP_PICTURE_TEX;
-    return g_str_has_suffix(path, ".pdf") ? RP_PICTURE_PDF : 0;
-}
-
 gboolean
 rp_cli_check_writable(const char *path, GError **error)
 {
@@ -80,13 +68,13 @@ check_use(const RpCliFile *file, GError **error)
     if (file->use == RP_CLI_WRITTEN && strcmp(file->path, "-") == 0)
         return rp_cli_refuse(error, "%s: expected a file; standard output has the report",
                              file->what);
-    if (file->use == RP_CLI_DRAWN && rp_cli_picture_format(file->path) == 0)
+    if (file->use == RP_CLI_DRAWN && rp_picture_format_of(file->path) == 0)
         return rp_cli_refuse(
             error, "%s: expected a name that ends in .png, .svg, .pdf or .tex, found \"%s\"",
             file->what, file->path);
     return rp_cli_check_writable(file->path, error) &&
            (file->use != RP_CLI_DRAWN ||
-            rp_gnuplot_check_formats((RpPictureFormat)rp_cli_picture_format(file->path), error));
+            rp_gnuplot_check_formats((RpPictureFormat)rp_picture_format_of(file->path), error));
 }
 
 gboolean
@@ -111,6 +99,20 @@ rp_cli_check_files(const RpCliFile *files, gsize n_files, GError **error)
         if (!check_use(&files[i], error))
             return FALSE;
     return TRUE;
+}
+
+gboolean
+rp_cli_check_outputs(const char *word, const RpArgs *args, const RpCliFile *files, gsize n_files,
+                     GError **error)
+{
+    g_autofree char *read = rp_cli_profile_path(word);
+    const RpCliFile reads[] = {{"PROFILE.json", read, RP_CLI_READ},
+                               {"--schedule-file", args->run.schedule_file, RP_CLI_READ}};
+    g_autoptr(GArray) all = g_array_new(FALSE, FALSE, sizeof(RpCliFile));
+
+    g_array_append_vals(all, reads, G_N_ELEMENTS(reads));
+    g_array_append_vals(all, files, (guint)n_files);
+    return rp_cli_check_files((const RpCliFile *)(void *)all->data, all->len, error);
 }
 
 /* A regular file is replaced when all of it is there; anything else (a device, a pipe) is opened.

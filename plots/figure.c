@@ -552,20 +552,14 @@ escape_tex(const RpFigure *figure, const char *directory, GError **error)
 static gboolean
 draw(const RpFigure *figure, const char *directory, RpPictureFormat formats, GError **error)
 {
-    static const struct {
-        const char *name;
-        RpPictureFormat format;
-    } names[] = {{"png", RP_PICTURE_PNG},
-                 {"svg", RP_PICTURE_SVG},
-                 {"pdf", RP_PICTURE_PDF},
-                 {"tex", RP_PICTURE_TEX}};
     g_autoptr(GString) commands = g_string_new(NULL);
     g_autofree char *file = g_strconcat(figure->name, ".gp", NULL);
     g_autofree char *quoted = rp_gnuplot_quote(file);
 
-    for (guint i = 0; i < G_N_ELEMENTS(names); i++)
-        if ((guint)formats & (guint)names[i].format)
-            rp_text_append(commands, "format = '%s'\nload %s\n", names[i].name, quoted);
+    for (guint format = RP_PICTURE_PNG; format <= RP_PICTURE_TEX; format *= 2)
+        if ((guint)formats & format)
+            rp_text_append(commands, "format = '%s'\nload %s\n",
+                           rp_picture_format_name((RpPictureFormat)format), quoted);
     if (rp_gnuplot_run(directory, commands->str, error))
         return !((guint)formats & (guint)RP_PICTURE_TEX) || escape_tex(figure, directory, error);
     g_prefix_error(error, "figure %s: ", figure->name);

@@ -48,6 +48,27 @@ rp_picture_formats_parse(const char *text, RpPictureFormat *formats, GError **er
     return TRUE;
 }
 
+guint
+rp_picture_format_of(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+
+    for (guint i = 0; i < G_N_ELEMENTS(picture_formats) && dot != NULL; i++)
+        if (strcmp(picture_formats[i].name, dot + 1) == 0)
+            return picture_formats[i].format;
+    return 0;
+}
+
+const char *
+rp_picture_format_name(RpPictureFormat format)
+{
+    guint i = 0;
+
+    while (picture_formats[i].format != format)
+        i++;
+    return picture_formats[i].name;
+}
+
 gboolean
 rp_gnuplot_check(GError **error)
 {

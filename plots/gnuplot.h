@@ -43,6 +43,11 @@ typedef enum {
 gboolean rp_picture_formats_parse(const char *text, RpPictureFormat *formats,
                                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* That of a file's name, "figure.png"; 0: none. */
+guint rp_picture_format_of(const char *path);
+/* "png" of one format. */
+const char *rp_picture_format_name(RpPictureFormat format);
+
 /* Errors: RP_PLOT_ERROR_GNUPLOT when PATH has none */
 gboolean rp_gnuplot_check(GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -101,15 +101,6 @@ copy_file(const char *from, const char *to, const char *name, GError **error)
                                               (gssize)g_mapped_file_get_length(map), error);
 }
 
-static gboolean
-is_packed(const RpWeights *weights)
-{
-    for (guint i = 0; i < rp_weights_count(weights); i++)
-        if (rp_weights_packed(weights, i) != NULL)
-            return TRUE;
-    return FALSE;
-}
-
 /* The base's tokenizer, and its config.json as it is; of a packed base without what says so. */
 static gboolean
 copy_files(const Merging *merging, const char *from, const char *to, GError **error)
@@ -117,7 +108,7 @@ copy_files(const Merging *merging, const char *from, const char *to, GError **er
     for (const char *const *name = rp_checkpoint_copied_files; *name != NULL; name++)
         if (!copy_file(from, to, *name, error))
             return FALSE;
-    if (!is_packed(merging->weights))
+    if (!rp_weights_is_packed(merging->weights))
         return copy_file(from, to, "config.json", error);
     g_autofree char *path = g_build_filename(to, "config.json", NULL);
     RpModel config = merging->config;

@@ -23,7 +23,6 @@ typedef struct {
     const RpScheduleOps *schedule;
     gboolean async;
     RpRequest request;
-    const RpArgs *noise;
     RpResult result;
     RpRequestDrawn drawn; /* draws = 0: not asked for, or the times have no distribution */
     char *problem;        /* why it cannot run; %NULL if it ran */
@@ -91,7 +90,7 @@ run_row(const RpArgs *args, Row *row, GError **error)
         own.run.n_stages = 0;
     if (!rp_schedule_args_resolve(&own, row->entry->profile, &row->request, error))
         return FALSE;
-    rp_cli_noise_apply(row->noise, &row->request);
+    row->request.noise = args->noise;
     g_autoptr(RpTrace) trace =
         rp_request_simulate(&row->request, row->entry->profile, &plan, error);
 
@@ -102,8 +101,8 @@ run_row(const RpArgs *args, Row *row, GError **error)
         rp_result_plan_memory(&row->request, row->entry->profile, &row->result);
     gboolean distributed;
 
-    return rp_cli_noise_draw(row->noise, &row->request, row->entry->profile, &row->drawn,
-                             &distributed, error);
+    return rp_cli_noise_draw(args, &row->request, row->entry->profile, &row->drawn, &distributed,
+                             error);
 }
 
 /* Rows under way. */
@@ -289,7 +288,7 @@ report_memory(RpReport *report, const Row *row, gboolean memory)
 }
 
 static void
-report_figures(RpReport *report, const Row *row, gboolean memory)
+report_figures(RpReport *report, const RpArgs *args, const Row *row, gboolean memory)
 {
     static const char *const labels[] = {NULL, "fill", "switch", "drain", "intra", "exposed"};
     const RpResult *result = &row->result;
@@ -309,8 +308,8 @@ report_figures(RpReport *report, const Row *row, gboolean memory)
     }
     rp_report_add_plan_bound(report, result, "above order %", FALSE);
     rp_report_add_bubble(report, &result->bubble, labels);
-    rp_report_add_noise(report, row->noise, &row->request, &row->drawn, FALSE);
-    if (row->noise->draws > 0 && row->drawn.draws == 0) {
+    rp_report_add_noise(report, args, &row->request, &row->drawn, FALSE);
+    if (args->draws > 0 && row->drawn.draws == 0) {
         rp_report_line(report, "p50 ms", "-");
         rp_report_line(report, "p95 ms", "-");
     } else if (row->drawn.draws > 0) {
@@ -325,7 +324,7 @@ report_figures(RpReport *report, const Row *row, gboolean memory)
 }
 
 static void
-report_row(RpReport *report, const Row *row, gboolean memory)
+report_row(RpReport *report, const RpArgs *args, const Row *row, gboolean memory)
 {
     rp_report_object(report, NULL,
                      row->async ? "Asynchronous: no flush between iterations, weights one "
@@ -339,7 +338,7 @@ report_row(RpReport *report, const Row *row, gboolean memory)
         rp_report_text(report, "error", row->problem, NULL);
         rp_report_span(report, "cannot run: %s", row->problem);
     } else {
-        report_figures(report, row, memory);
+        report_figures(report, args, row, memory);
     }
     rp_report_end(report);
 }
@@ -369,7 +368,7 @@ report_rows(RpReport *report, const RpArgs *args, const GArray *rows)
                     "exposed,intra,drain,switch,fill,above order %,above least %,p50 ms,tokens/s",
                     0);
     for (guint i = 0; i < rows->len; i++)
-        report_row(report, &g_array_index(rows, Row, i), memory);
+        report_row(report, args, &g_array_index(rows, Row, i), memory);
     rp_report_end(report);
     rp_report_say(report,
                   "\n* best of the profile in its group, of what fits. Bubble = 1 - busy / (N x "
@@ -427,8 +426,6 @@ run(RpArgs *args, char **paths, RpReport *report, GError **error)
     }
     if (!check_options(args, rows, error))
         return FALSE;
-    for (guint i = 0; i < rows->len; i++)
-        g_array_index(rows, Row, i).noise = args;
     run_rows(args, rows);
     mark_best(rows);
     report_rows(report, args, rows);

@@ -126,17 +126,14 @@ export_order(const RpArgs *args, const char *path, const RpRequest *request,
 static gboolean
 check_paths(const RpArgs *args, const char *path, GError **error)
 {
-    g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", read, RP_CLI_READ},
-        {"--schedule-file", args->run.schedule_file, RP_CLI_READ},
         {"--chrome", args->chrome, RP_CLI_PRINTED},
         {"--csv", args->csv, RP_CLI_PRINTED},
         {"--pytorch-csv", args->pytorch_csv, RP_CLI_PRINTED},
         {"--write-schedule", args->order, RP_CLI_PRINTED},
     };
 
-    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
+    return rp_cli_check_outputs(path, args, files, G_N_ELEMENTS(files), error);
 }
 
 static gboolean

@@ -256,14 +256,11 @@ report_comparison(RpReport *report, const RpRequest *request, const RpProfile *p
 static gboolean
 check_args(const RpArgs *args, const char *path, GError **error)
 {
-    g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", read, RP_CLI_READ},
-        {"--schedule-file", args->run.schedule_file, RP_CLI_READ},
         {"--trace", args->trace, RP_CLI_WRITTEN},
     };
 
-    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+    if (!rp_cli_check_outputs(path, args, files, G_N_ELEMENTS(files), error))
         return FALSE;
     if (args->scale != 0 && args->seconds != 0)
         return rp_cli_refuse(error, "--scale and --seconds exclude each other");

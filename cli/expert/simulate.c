@@ -209,10 +209,7 @@ draw(const RpArgs *outputs, const RpRequest *request, const RpProfile *profile, 
 static gboolean
 check_outputs(const RpArgs *args, const char *path, GError **error)
 {
-    g_autofree char *read = rp_cli_profile_path(path);
     const RpCliFile files[] = {
-        {"PROFILE.json", read, RP_CLI_READ},
-        {"--schedule-file", args->run.schedule_file, RP_CLI_READ},
         {"--trace", args->trace, RP_CLI_WRITTEN},
         {"--csv", args->csv, RP_CLI_WRITTEN},
         {"--picture", args->picture, RP_CLI_DRAWN},
@@ -228,7 +225,7 @@ check_outputs(const RpArgs *args, const char *path, GError **error)
     if (args->memory_picture != NULL && g_strcmp0(args->fidelity, "full") != 0)
         return rp_cli_refuse(error, "--memory-picture: expected --fidelity full beside it: only "
                                     "that plans buffers");
-    return rp_cli_check_files(files, G_N_ELEMENTS(files), error);
+    return rp_cli_check_outputs(path, args, files, G_N_ELEMENTS(files), error);
 }
 
 static gboolean
@@ -249,7 +246,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     if (args->draws > 0 && rp_plan_slices(&request.options) > 1)
         return rp_cli_refuse(error,
                              "--draws: spreads of slices are not known; expected --slices 1");
-    rp_cli_noise_apply(args, &request);
+    request.noise = args->noise;
     g_autoptr(RpTrace) trace = rp_request_simulate(&request, profile, &plan, error);
 
     if (trace == NULL)

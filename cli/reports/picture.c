@@ -81,7 +81,7 @@ copy_tex(const char *drawn, const char *path, GError **error)
 gboolean
 rp_cli_picture_write(const RpFigure *figure, const char *path, GError **error)
 {
-    const RpPictureFormat format = (RpPictureFormat)rp_cli_picture_format(path);
+    const RpPictureFormat format = (RpPictureFormat)rp_picture_format_of(path);
     g_autofree char *directory = g_dir_make_tmp("roundpipe-XXXXXX", error);
 
     if (directory == NULL)

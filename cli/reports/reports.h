@@ -127,9 +127,6 @@ char *rp_cli_stage_list(const RpProfile *profile, const RpInterval *stages, guin
 gboolean rp_cli_noise_check(const RpArgs *args, guint gpus,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* To a request that is resolved. */
-void rp_cli_noise_apply(const RpArgs *args, RpRequest *request);
-
 /* Reports figures over draws of the times, if they are requested and the times have a
  * distribution. @drawn: (out): draws = 0: they are not; @distributed: (out): whether they have */
 gboolean rp_cli_noise_draw(const RpArgs *args, const RpRequest *request, const RpProfile *profile,

@@ -345,12 +345,6 @@ rp_cli_noise_check(const RpArgs *args, guint gpus, GError **error)
     return FALSE;
 }
 
-void
-rp_cli_noise_apply(const RpArgs *args, RpRequest *request)
-{
-    request->noise = args->noise;
-}
-
 gboolean
 rp_cli_noise_draw(const RpArgs *args, const RpRequest *request, const RpProfile *profile,
                   RpRequestDrawn *drawn, gboolean *distributed, GError **error)
