@@ -17,11 +17,16 @@ typedef struct {
     GArray *spans;
 } Part;
 
+/* A file, as it is read: ids of its text, or texts of its ids. */
 typedef struct {
     const RpArgs *args;
     RpTokenizer *tokenizer;
-    char *text;
-    GArray *parts;
+    const char *name; /* the file, for messages */
+    char *text;       /* all of it */
+    guint64 line;     /* that is read */
+    GArray *parts;    /* Part */
+    GArray *ids;      /* of a text that is made */
+    GPtrArray *texts; /* GString */
     guint64 n_tokens;
 } Tokens;
 
@@ -35,19 +40,55 @@ part_clear(gpointer data)
 }
 
 static void
+free_string(gpointer data)
+{
+    g_string_free(data, TRUE);
+}
+
+static void
 tokens_clear(Tokens *tokens)
 {
     g_clear_pointer(&tokens->tokenizer, rp_tokenizer_free);
-    g_clear_pointer(&tokens->parts, g_array_unref);
-    g_clear_pointer(&tokens->text, g_free);
+    g_array_unref(tokens->parts);
+    g_array_unref(tokens->ids);
+    g_ptr_array_unref(tokens->texts);
+    g_free(tokens->text);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Tokens, tokens_clear)
 
+/* Takes a part of the text. */
+typedef gboolean (*Take)(Tokens *tokens, const char *text, gsize length, GError **error);
+
+/* All of a file, or each line of it without its end. */
 static gboolean
-encode_part(Tokens *tokens, const char *name, gsize start, gsize length, GError **error)
+read_parts(Tokens *tokens, const char *path, gsize most, Take take, GError **error)
+{
+    const gboolean piped = path == NULL || strcmp(path, "-") == 0;
+    gsize length = 0;
+
+    tokens->name = piped ? "standard input" : path;
+    tokens->line = 1;
+    tokens->text = rp_file_read(piped ? STANDARD_INPUT : path, most, &length, error);
+    if (tokens->text == NULL)
+        return FALSE;
+    if (!tokens->args->lines)
+        return take(tokens, tokens->text, length, error);
+    for (gsize start = 0; start < length; tokens->line++) {
+        const char *end = memchr(tokens->text + start, '\n', length - start);
+        const gsize n = end != NULL ? (gsize)(end - tokens->text) - start : length - start;
+
+        if (!take(tokens, tokens->text + start, n, error))
+            return FALSE;
+        start += n + 1;
+    }
+    return TRUE;
+}
+
+static gboolean
+encode_part(Tokens *tokens, const char *text, gsize length, GError **error)
 {
     const RpArgs *args = tokens->args;
-    const Part part = {tokens->text + start, g_array_new(FALSE, FALSE, sizeof(guint32)),
+    const Part part = {text, g_array_new(FALSE, FALSE, sizeof(guint32)),
                        g_array_new(FALSE, FALSE, sizeof(RpTokenSpan))};
     const RpEncodeFlags flags =
         (args->no_template ? 0 : RP_ENCODE_TEMPLATE) | (args->no_special ? RP_ENCODE_PLAIN : 0);
@@ -56,36 +97,12 @@ encode_part(Tokens *tokens, const char *name, gsize start, gsize length, GError 
     if (!rp_tokenizer_encode(tokens->tokenizer, part.text, length, flags, part.ids,
                              args->text ? part.spans : NULL, error)) {
         if (args->lines)
-            g_prefix_error(error, "%s: line %u: ", name, tokens->parts->len);
+            g_prefix_error(error, "%s: line %u: ", tokens->name, tokens->parts->len);
         else
-            g_prefix_error(error, "%s: ", name);
+            g_prefix_error(error, "%s: ", tokens->name);
         return FALSE;
     }
     tokens->n_tokens += part.ids->len;
-    return TRUE;
-}
-
-static gboolean
-encode(Tokens *tokens, const char *path, GError **error)
-{
-    const gboolean piped = path == NULL || strcmp(path, "-") == 0;
-    const char *name = piped ? "standard input" : path;
-    gsize length = 0;
-
-    tokens->text =
-        rp_file_read(piped ? STANDARD_INPUT : path, RP_TOKENIZER_MAX_TEXT, &length, error);
-    if (tokens->text == NULL)
-        return FALSE;
-    if (!tokens->args->lines)
-        return encode_part(tokens, name, 0, length, error);
-    for (gsize start = 0; start < length;) {
-        const char *end = memchr(tokens->text + start, '\n', length - start);
-        const gsize n = end != NULL ? (gsize)(end - tokens->text) - start : length - start;
-
-        if (!encode_part(tokens, name, start, n, error))
-            return FALSE;
-        start += n + 1;
-    }
     return TRUE;
 }
 
@@ -155,44 +172,19 @@ report_parts(RpReport *report, const Tokens *tokens)
     rp_report_end(report);
 }
 
-/* The texts of a file of ids, or of each line of it. */
-typedef struct {
-    const RpArgs *args;
-    RpTokenizer *tokenizer;
-    GArray *ids;
-    GPtrArray *texts; /* GString */
-    guint64 n_tokens;
-    const char *name; /* the file, for messages */
-} Texts;
-
-static void
-free_string(gpointer data)
-{
-    g_string_free(data, TRUE);
-}
-
-static void
-texts_clear(Texts *texts)
-{
-    g_clear_pointer(&texts->tokenizer, rp_tokenizer_free);
-    g_array_unref(texts->ids);
-    g_ptr_array_unref(texts->texts);
-}
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Texts, texts_clear)
-
-/* Reads numbers that spaces, commas or brackets separate. @line: counted from 1 */
+/* Reads numbers that spaces, commas or brackets separate. */
 static gboolean
-read_ids(Texts *texts, const char *text, gsize length, guint64 *line, GError **error)
+read_ids(Tokens *tokens, const char *text, gsize length, GError **error)
 {
     const char *line_start = text;
 
-    g_array_set_size(texts->ids, 0);
+    g_array_set_size(tokens->ids, 0);
     for (const char *p = text; p < text + length;) {
         guint64 id = 0;
         const char *start = p;
 
         if (*p == '\n') {
-            ++*line;
+            tokens->line++;
             line_start = p + 1;
         }
         if (*p != '\0' && strchr(" \t\r\n,[]", *p) != NULL) {
@@ -203,66 +195,41 @@ read_ids(Texts *texts, const char *text, gsize length, guint64 *line, GError **e
             id = 10 * id + (guint64)(*p - '0');
         const guint32 narrow = (guint32)id;
 
-        if (p == start || id > G_MAXUINT32 || rp_tokenizer_token(texts->tokenizer, narrow) == NULL)
+        if (p == start || id > G_MAXUINT32 || rp_tokenizer_token(tokens->tokenizer, narrow) == NULL)
             return rp_fail(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_ID,
                            "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
                            ": expected the id of a token, at most %u, found %.*s",
-                           texts->name, *line, (gsize)(start - line_start) + 1,
-                           rp_tokenizer_size(texts->tokenizer) - 1,
+                           tokens->name, tokens->line, (gsize)(start - line_start) + 1,
+                           rp_tokenizer_size(tokens->tokenizer) - 1,
                            p == start ? 9 : (int)(p - start), p == start ? "no number" : start);
-        g_array_append_val(texts->ids, narrow);
+        g_array_append_val(tokens->ids, narrow);
     }
-    texts->n_tokens += texts->ids->len;
+    tokens->n_tokens += tokens->ids->len;
     return TRUE;
 }
 
 static gboolean
-decode_part(Texts *texts, const char *text, gsize length, guint64 *line, GError **error)
+decode_part(Tokens *tokens, const char *text, gsize length, GError **error)
 {
     GString *out = g_string_new(NULL);
 
-    g_ptr_array_add(texts->texts, out);
-    return read_ids(texts, text, length, line, error) &&
-           rp_tokenizer_decode(
-               texts->tokenizer, (const guint32 *)(const void *)texts->ids->data, texts->ids->len,
-               texts->args->no_special ? RP_DECODE_SKIP_SPECIAL : RP_DECODE_ALL, out, error);
-}
-
-static gboolean
-read_texts(Texts *texts, const char *path, GError **error)
-{
-    const gboolean piped = path == NULL || strcmp(path, "-") == 0;
-    guint64 line = 1;
-    gsize length = 0;
-
-    texts->name = piped ? "standard input" : path;
-    g_autofree char *text =
-        rp_file_read(piped ? STANDARD_INPUT : path, MAX_FILE_BYTES, &length, error);
-
-    if (text == NULL)
-        return FALSE;
-    if (!texts->args->lines)
-        return decode_part(texts, text, length, &line, error);
-    for (gsize start = 0; start < length; line++) {
-        const char *end = memchr(text + start, '\n', length - start);
-        const gsize n = end != NULL ? (gsize)(end - text) - start : length - start;
-
-        if (!decode_part(texts, text + start, n, &line, error))
-            return FALSE;
-        start += n + 1;
-    }
-    return TRUE;
+    g_ptr_array_add(tokens->texts, out);
+    return read_ids(tokens, text, length, error) &&
+           rp_tokenizer_decode(tokens->tokenizer, (const guint32 *)(const void *)tokens->ids->data,
+                               tokens->ids->len,
+                               tokens->args->no_special ? RP_DECODE_SKIP_SPECIAL : RP_DECODE_ALL,
+                               out, error);
 }
 
 static gboolean
 write_texts(GOutputStream *stream, gpointer data, GError **error)
 {
-    const Texts *texts = data;
+    const Tokens *tokens = data;
 
-    for (guint i = 0; i < texts->texts->len; i++) {
-        GString *text = g_ptr_array_index(texts->texts, i);
+    for (guint i = 0; i < tokens->texts->len; i++) {
+        GString *text = g_ptr_array_index(tokens->texts, i);
 
-        if (texts->args->lines)
+        if (tokens->args->lines)
             g_string_append_c(text, '\n');
         if (!g_output_stream_write_all(stream, text->str, text->len, NULL, NULL, error))
             return FALSE;
@@ -271,44 +238,49 @@ write_texts(GOutputStream *stream, gpointer data, GError **error)
 }
 
 static gboolean
-decode(const RpArgs *args, char **words, RpReport *report, GError **error)
+decode(Tokens *tokens, const char *path, RpReport *report, GError **error)
 {
-    g_auto(Texts) texts = {.args = args,
-                           .ids = g_array_new(FALSE, FALSE, sizeof(guint32)),
-                           .texts = g_ptr_array_new_with_free_func(free_string)};
-
-    if (args->text || args->count || args->no_template)
-        return rp_cli_refuse(error, "--decode: expected neither --text, --count nor --no-template");
-    texts.tokenizer = rp_tokenizer_open(words[0], error);
-    if (texts.tokenizer == NULL || !read_texts(&texts, words[1], error))
+    if (!read_parts(tokens, path, MAX_FILE_BYTES, decode_part, error))
         return FALSE;
     if (report->form != RP_REPORT_JSON)
-        return rp_cli_write_file("-", write_texts, &texts, error);
-    rp_report_count(report, "tokens", (gint64)texts.n_tokens, NULL);
+        return rp_cli_write_file("-", write_texts, tokens, error);
+    rp_report_count(report, "tokens", (gint64)tokens->n_tokens, NULL);
     rp_report_list(report, "texts");
-    for (guint i = 0; i < texts.texts->len; i++)
-        rp_report_whole_text(report, NULL, g_ptr_array_index(texts.texts, i), NULL);
+    for (guint i = 0; i < tokens->texts->len; i++)
+        rp_report_whole_text(report, NULL, g_ptr_array_index(tokens->texts, i), NULL);
     rp_report_end(report);
+    return TRUE;
+}
+
+static gboolean
+encode(Tokens *tokens, const char *path, RpReport *report, GError **error)
+{
+    if (!read_parts(tokens, path, RP_TOKENIZER_MAX_TEXT, encode_part, error))
+        return FALSE;
+    if (report->form != RP_REPORT_JSON && !tokens->args->count)
+        return write_ids(tokens, error);
+    report_parts(report, tokens);
     return TRUE;
 }
 
 static gboolean
 run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
-    g_auto(Tokens) tokens = {.args = args, .parts = g_array_new(FALSE, TRUE, sizeof(Part))};
+    g_auto(Tokens) tokens = {.args = args,
+                             .parts = g_array_new(FALSE, TRUE, sizeof(Part)),
+                             .ids = g_array_new(FALSE, FALSE, sizeof(guint32)),
+                             .texts = g_ptr_array_new_with_free_func(free_string)};
 
-    if (args->decode)
-        return decode(args, words, report, error);
     g_array_set_clear_func(tokens.parts, part_clear);
+    if (args->decode && (args->text || args->count || args->no_template))
+        return rp_cli_refuse(error, "--decode: expected neither --text, --count nor --no-template");
     if (args->text && args->count)
         return rp_cli_refuse(error, "expected --text or --count, found both");
     tokens.tokenizer = rp_tokenizer_open(words[0], error);
-    if (tokens.tokenizer == NULL || !encode(&tokens, words[1], error))
+    if (tokens.tokenizer == NULL)
         return FALSE;
-    if (report->form != RP_REPORT_JSON && !args->count)
-        return write_ids(&tokens, error);
-    report_parts(report, &tokens);
-    return TRUE;
+    return args->decode ? decode(&tokens, words[1], report, error)
+                        : encode(&tokens, words[1], report, error);
 }
 
 static const RpUse uses[] = {

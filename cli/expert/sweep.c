@@ -34,17 +34,29 @@ text_real(double value, guint decimals)
     return g_strdup(g_ascii_formatd(text, sizeof text, format, value));
 }
 
+static const RpSweepAxis *
+find_axis(const RpSweepGrid *grid, const char *name)
+{
+    for (guint a = 0; a < grid->axes->len; a++) {
+        const RpSweepAxis *axis = &g_array_index(grid->axes, RpSweepAxis, a);
+
+        if (g_str_equal(rp_sweep_axis_name(axis), name))
+            return axis;
+    }
+    return NULL;
+}
+
 /* The price of the row's card; 0: none was given. */
 static double
 price_of(const Sweep *sweep, guint i)
 {
     if (sweep->prices == NULL)
         return 0;
-    for (guint a = 0; a < sweep->grid->axes->len; a++)
-        if (g_str_equal(rp_sweep_axis_name(&g_array_index(sweep->grid->axes, RpSweepAxis, a)),
-                        "gpu"))
-            return sweep->prices[rp_sweep_grid_place(sweep->grid, i, a)];
-    return sweep->prices[0];
+    const RpSweepAxis *cards = find_axis(sweep->grid, "gpu");
+    const guint place =
+        cards != NULL ? (guint)(cards - (const RpSweepAxis *)(void *)sweep->grid->axes->data) : 0;
+
+    return sweep->prices[cards != NULL ? rp_sweep_grid_place(sweep->grid, i, place) : 0];
 }
 
 static void
@@ -127,7 +139,7 @@ run_rows(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, guint
     g_autoptr(GArray) missing = g_array_new(FALSE, FALSE, sizeof(guint));
 
     for (guint i = 0; i < grid->n; i++)
-        if (rp_sweep_rows_cells(rows, i) == NULL)
+        if (rows->cells[i] == NULL)
             g_array_append_val(missing, i);
     *done = missing->len;
     if (missing->len == 0)
@@ -146,18 +158,6 @@ run_rows(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, guint
 /* Rows that people see; the file has all. */
 #define MOST_SHOWN 40
 #define MOST_PRICE 1e6
-
-static const RpSweepAxis *
-find_axis(const RpSweepGrid *grid, const char *name)
-{
-    for (guint a = 0; a < grid->axes->len; a++) {
-        const RpSweepAxis *axis = &g_array_index(grid->axes, RpSweepAxis, a);
-
-        if (g_str_equal(rp_sweep_axis_name(axis), name))
-            return axis;
-    }
-    return NULL;
-}
 
 /* One price of each card, or one for all. (transfer full): %NULL with @error or where none is given */
 static double *
@@ -208,31 +208,28 @@ shorten(const char *cell)
 }
 
 static gboolean
-is_shown(const RpSweepRows *rows, const RpSweepGrid *grid, guint column, gboolean priced)
+is_shown(const RpSweepRows *rows, guint column, gboolean priced)
 {
-    static const char *const shown[] = {
-        "iteration_ms", "bubble_pct", "tokens_per_s", "gpu_gib", "host_gib", "fits", NULL};
-    const char *name = rp_sweep_rows_column(rows, column);
+    const RpSweepColumn *result = rp_sweep_rows_result(rows, column);
 
-    if (column < grid->axes->len)
-        return g_array_index(grid->axes, RpSweepAxis, column).n > 1;
-    return g_strv_contains(shown, name) ||
-           (priced && g_str_equal(name, rp_sweep_result_name(RP_SWEEP_DOLLARS)));
+    if (result == NULL)
+        return g_array_index(rows->grid->axes, RpSweepAxis, column).n > 1;
+    return result->shown || (priced && result == &rp_sweep_columns[RP_SWEEP_DOLLARS]);
 }
 
 static void
 report_row(RpReport *report, const RpSweepRows *rows, const RpSweepGrid *grid, guint i,
            gboolean priced)
 {
-    const char *const *cells = rp_sweep_rows_cells(rows, i);
-    const guint n = rp_sweep_rows_n_columns(rows);
+    const char *const *cells = (const char *const *)rows->cells[i];
+    const guint n = rows->n_columns;
     const char *problem = cells[n - 1];
 
     rp_report_object(report, NULL, NULL);
     for (guint c = 0; c < n; c++) {
-        const char *name = rp_sweep_rows_column(rows, c);
+        const char *name = rows->columns[c];
         const gboolean shown =
-            is_shown(rows, grid, c, priced) && (*problem == '\0' || c < grid->axes->len);
+            is_shown(rows, c, priced) && (*problem == '\0' || c < grid->axes->len);
         g_autofree char *cell = shorten(cells[c]);
 
         rp_report_text(report, name, *cells[c] != '\0' ? cells[c] : NULL, shown ? name : NULL);

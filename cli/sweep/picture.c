@@ -16,24 +16,6 @@
 /* An option's values that are so far apart stand on a logarithmic axis. */
 #define WIDE_RANGE 8
 
-/* Names of columns on an axis. */
-static const struct {
-    RpSweepResult result;
-    const char *title;
-    gboolean more; /* is better */
-} axis_titles[] = {
-    {RP_SWEEP_ITERATION_MS, "iteration, ms", FALSE},
-    {RP_SWEEP_BUBBLE_PCT, "bubble ratio, %", FALSE},
-    {RP_SWEEP_FILL_PCT, "fill, %", FALSE},
-    {RP_SWEEP_SWITCH_PCT, "switch, %", FALSE},
-    {RP_SWEEP_DRAIN_PCT, "drain, %", FALSE},
-    {RP_SWEEP_INTRA_PCT, "intra, %", FALSE},
-    {RP_SWEEP_TOKENS_PER_S, "tokens/s", TRUE},
-    {RP_SWEEP_GPU_GIB, "fullest GPU, GiB", FALSE},
-    {RP_SWEEP_HOST_GIB, "host memory, GiB", FALSE},
-    {RP_SWEEP_DOLLARS, "dollars a billion tokens", FALSE},
-};
-
 typedef struct {
     double x, y;
 } Point;
@@ -49,23 +31,18 @@ typedef struct {
 static const char *
 axis_title(const RpSweepRows *rows, guint32 column)
 {
-    const char *name = rp_sweep_rows_column(rows, column);
+    const RpSweepColumn *result = rp_sweep_rows_result(rows, column);
 
-    for (guint i = 0; i < G_N_ELEMENTS(axis_titles); i++)
-        if (g_str_equal(rp_sweep_result_name(axis_titles[i].result), name))
-            return axis_titles[i].title;
-    return name;
+    return result != NULL && result->title != NULL ? result->title : rows->columns[column];
 }
 
 /* Whether more of it is better; an option's value is neither. */
 static gboolean
 more_is_better(const RpSweepRows *rows, guint32 column)
 {
-    for (guint i = 0; i < G_N_ELEMENTS(axis_titles); i++)
-        if (g_str_equal(rp_sweep_result_name(axis_titles[i].result),
-                        rp_sweep_rows_column(rows, column)))
-            return axis_titles[i].more;
-    return FALSE;
+    const RpSweepColumn *result = rp_sweep_rows_result(rows, column);
+
+    return result != NULL && result->more;
 }
 
 static gboolean
@@ -80,12 +57,7 @@ static gboolean
 find_column(const RpSweepRows *rows, const char *option, const char *name, guint32 *column,
             GError **error)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new();
-
-    for (guint c = 0; c < rp_sweep_rows_n_columns(rows); c++)
-        g_ptr_array_add(names, (gpointer)rp_sweep_rows_column(rows, c));
-    g_ptr_array_add(names, NULL);
-    const int found = rp_cli_choice(option, name, (const char *const *)names->pdata, error);
+    const int found = rp_cli_choice(option, name, rows->columns, error);
 
     *column = (guint32)found;
     return found >= 0;
@@ -151,8 +123,8 @@ series_of(const Drawing *drawing, const char *const *cells)
         const gboolean number = isfinite(number_of(cells[column])) != 0;
 
         g_string_append_printf(name, "%s%s%s%s", i > 0 ? ", " : "",
-                               number ? rp_sweep_rows_column(drawing->rows, column) : "",
-                               number ? " " : "", cells[column]);
+                               number ? drawing->rows->columns[column] : "", number ? " " : "",
+                               cells[column]);
     }
     return g_string_free(name, FALSE);
 }
@@ -169,11 +141,11 @@ is_in(const Drawing *drawing, const char *const *cells, const char *series)
 static GArray *
 points_of(const Drawing *drawing, const char *series)
 {
-    const guint32 fits = rp_sweep_rows_find_column(drawing->rows, "fits");
+    const guint fits = drawing->grid->axes->len + RP_SWEEP_FITS;
     GArray *points = g_array_new(FALSE, FALSE, sizeof(Point));
 
     for (guint i = 0; i < drawing->grid->n; i++) {
-        const char *const *cells = rp_sweep_rows_cells(drawing->rows, i);
+        const char *const *cells = (const char *const *)drawing->rows->cells[i];
 
         if (cells == NULL || g_str_equal(cells[fits], "no") ||
             (series != NULL && !is_in(drawing, cells, series)))
@@ -237,7 +209,7 @@ static gboolean
 collect_series(Drawing *drawing, GError **error)
 {
     for (guint i = 0; i < drawing->grid->n; i++) {
-        const char *const *cells = rp_sweep_rows_cells(drawing->rows, i);
+        const char *const *cells = (const char *const *)drawing->rows->cells[i];
         g_autofree char *name = cells != NULL ? series_of(drawing, cells) : NULL;
 
         if (name != NULL &&
@@ -248,7 +220,7 @@ collect_series(Drawing *drawing, GError **error)
         return TRUE;
     return rp_cli_refuse(
         error, "--series: expected at most %d values of %s%s, found %u", MOST_SERIES,
-        rp_sweep_rows_column(drawing->rows, g_array_index(drawing->series, guint32, 0)),
+        drawing->rows->columns[g_array_index(drawing->series, guint32, 0)],
         drawing->series->len > 1 ? " and the other options together" : "", drawing->names->len);
 }
 
@@ -316,8 +288,7 @@ draw(const Drawing *drawing, const RpFigureStyle *style, GError **error)
             error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
             "--picture: expected rows with numbers in both columns of --axes %s:%s, found none "
             "that fits",
-            rp_sweep_rows_column(drawing->rows, drawing->y),
-            rp_sweep_rows_column(drawing->rows, drawing->x));
+            drawing->rows->columns[drawing->y], drawing->rows->columns[drawing->x]);
         return NULL;
     }
     rp_line_chart_set_subtitle(chart, fixed);

@@ -11,64 +11,28 @@
 
 #define MOST_BYTES ((gsize)256 << 20)
 
-static const char *const result_names[RP_SWEEP_N_RESULTS] = {
-    [RP_SWEEP_DEVICE] = "device",
-    [RP_SWEEP_ITERATION_MS] = "iteration_ms",
-    [RP_SWEEP_BUBBLE_PCT] = "bubble_pct",
-    [RP_SWEEP_FILL_PCT] = "fill_pct",
-    [RP_SWEEP_SWITCH_PCT] = "switch_pct",
-    [RP_SWEEP_DRAIN_PCT] = "drain_pct",
-    [RP_SWEEP_INTRA_PCT] = "intra_pct",
-    [RP_SWEEP_TOKENS_PER_S] = "tokens_per_s",
-    [RP_SWEEP_GPU_GIB] = "gpu_gib",
-    [RP_SWEEP_HOST_GIB] = "host_gib",
-    [RP_SWEEP_FITS] = "fits",
-    [RP_SWEEP_DOLLARS] = "dollars_per_billion_tokens",
-    [RP_SWEEP_ERROR] = "error",
+const RpSweepColumn rp_sweep_columns[RP_SWEEP_N_RESULTS] = {
+    [RP_SWEEP_DEVICE] = {"device"},
+    [RP_SWEEP_ITERATION_MS] = {"iteration_ms", "iteration, ms", .shown = TRUE},
+    [RP_SWEEP_BUBBLE_PCT] = {"bubble_pct", "bubble ratio, %", .shown = TRUE},
+    [RP_SWEEP_FILL_PCT] = {"fill_pct", "fill, %"},
+    [RP_SWEEP_SWITCH_PCT] = {"switch_pct", "switch, %"},
+    [RP_SWEEP_DRAIN_PCT] = {"drain_pct", "drain, %"},
+    [RP_SWEEP_INTRA_PCT] = {"intra_pct", "intra, %"},
+    [RP_SWEEP_TOKENS_PER_S] = {"tokens_per_s", "tokens/s", .more = TRUE, .shown = TRUE},
+    [RP_SWEEP_GPU_GIB] = {"gpu_gib", "fullest GPU, GiB", .shown = TRUE},
+    [RP_SWEEP_HOST_GIB] = {"host_gib", "host memory, GiB", .shown = TRUE},
+    [RP_SWEEP_FITS] = {"fits", .shown = TRUE},
+    [RP_SWEEP_DOLLARS] = {"dollars_per_billion_tokens", "dollars a billion tokens"},
+    [RP_SWEEP_ERROR] = {"error"},
 };
 
-struct _RpSweepRows {
-    const RpSweepGrid *grid;
-    char *path;
-    GPtrArray *columns; /* names */
-    char ***cells;      /* by row of the grid; NULL: not there yet */
-    GPtrArray *others;  /* (element-type GStrv): of another grid */
-    GMutex lock;
-    int fd;
-    int problem; /* errno of the first write that failed, or 0 */
-};
-
-const char *
-rp_sweep_result_name(RpSweepResult result)
+const RpSweepColumn *
+rp_sweep_rows_result(const RpSweepRows *rows, guint column)
 {
-    return result_names[result];
-}
+    const guint n_axes = rows->grid->axes->len;
 
-guint
-rp_sweep_rows_n_columns(const RpSweepRows *rows)
-{
-    return rows->columns->len;
-}
-
-const char *
-rp_sweep_rows_column(const RpSweepRows *rows, guint column)
-{
-    return g_ptr_array_index(rows->columns, column);
-}
-
-guint32
-rp_sweep_rows_find_column(const RpSweepRows *rows, const char *name)
-{
-    for (guint c = 0; c < rows->columns->len; c++)
-        if (g_str_equal(g_ptr_array_index(rows->columns, c), name))
-            return c;
-    return RP_NONE;
-}
-
-const char *const *
-rp_sweep_rows_cells(const RpSweepRows *rows, guint i)
-{
-    return (const char *const *)rows->cells[i];
+    return column >= n_axes ? &rp_sweep_columns[column - n_axes] : NULL;
 }
 
 /* ---- lines ---- */
@@ -165,7 +129,7 @@ refuse_line(const RpSweepRows *rows, guint number, const char *expected, GError 
 static gboolean
 read_lines(RpSweepRows *rows, const char *text, GError **error)
 {
-    const guint n = rows->columns->len;
+    const guint n = rows->n_columns;
     guint number = 1;
 
     for (const char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1, number++) {
@@ -181,10 +145,9 @@ read_lines(RpSweepRows *rows, const char *text, GError **error)
             continue;
         }
         for (guint c = 0; c < n; c++)
-            if (!g_str_equal(cells[c], g_ptr_array_index(rows->columns, c))) {
+            if (!g_str_equal(cells[c], rows->columns[c])) {
                 g_autofree char *expected =
-                    g_strdup_printf("column %s, found %.60s",
-                                    (char *)g_ptr_array_index(rows->columns, c), cells[c]);
+                    g_strdup_printf("column %s, found %.60s", rows->columns[c], cells[c]);
 
                 g_strfreev(cells);
                 return refuse_line(rows, number, expected, error);
@@ -198,9 +161,9 @@ static GString *
 whole_text(const RpSweepRows *rows)
 {
     GString *text = g_string_new(NULL);
-    const guint n = rows->columns->len;
+    const guint n = rows->n_columns;
 
-    append_line(text, (const char *const *)rows->columns->pdata, n);
+    append_line(text, rows->columns, n);
     for (guint i = 0; i < rows->grid->n; i++)
         if (rows->cells[i] != NULL)
             append_line(text, (const char *const *)rows->cells[i], n);
@@ -265,15 +228,15 @@ rp_sweep_rows_open(const char *path, const RpSweepGrid *grid, GError **error)
     rows->grid = grid;
     rows->fd = -1;
     rows->path = g_strdup(path);
-    rows->columns = g_ptr_array_new();
+    rows->columns = g_new0(const char *, grid->axes->len + RP_SWEEP_N_RESULTS + 1);
     rows->others = g_ptr_array_new_with_free_func(free_cells);
     rows->cells = g_new0(char **, grid->n);
     g_mutex_init(&rows->lock);
     for (guint a = 0; a < grid->axes->len; a++)
-        g_ptr_array_add(rows->columns,
-                        (gpointer)rp_sweep_axis_name(&g_array_index(grid->axes, RpSweepAxis, a)));
+        rows->columns[rows->n_columns++] =
+            rp_sweep_axis_name(&g_array_index(grid->axes, RpSweepAxis, a));
     for (guint r = 0; r < RP_SWEEP_N_RESULTS; r++)
-        g_ptr_array_add(rows->columns, (gpointer)result_names[r]);
+        rows->columns[rows->n_columns++] = rp_sweep_columns[r].name;
     return open_file(rows, error) ? g_steal_pointer(&rows) : NULL;
 }
 
@@ -288,7 +251,7 @@ rp_sweep_rows_free(RpSweepRows *rows)
         g_strfreev(rows->cells[i]);
     g_free(rows->cells);
     g_ptr_array_unref(rows->others);
-    g_ptr_array_unref(rows->columns);
+    g_free(rows->columns);
     g_mutex_clear(&rows->lock);
     g_free(rows->path);
     g_free(rows);
@@ -300,7 +263,7 @@ void
 rp_sweep_rows_add(RpSweepRows *rows, guint i, const char *const *results)
 {
     const guint n_axes = rows->grid->axes->len;
-    char **cells = g_new0(char *, rows->columns->len + 1);
+    char **cells = g_new0(char *, rows->n_columns + 1);
     g_autoptr(GString) line = g_string_new(NULL);
 
     for (guint a = 0; a < n_axes; a++) {
@@ -311,7 +274,7 @@ rp_sweep_rows_add(RpSweepRows *rows, guint i, const char *const *results)
     for (guint r = 0; r < RP_SWEEP_N_RESULTS; r++)
         cells[n_axes + r] =
             g_strdelimit(g_strdup(results[r] != NULL ? results[r] : ""), "\r\n", ' ');
-    append_line(line, (const char *const *)cells, rows->columns->len);
+    append_line(line, (const char *const *)cells, rows->n_columns);
     g_mutex_lock(&rows->lock);
     rows->cells[i] = cells;
     errno = 0;

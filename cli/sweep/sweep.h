@@ -65,10 +65,27 @@ typedef enum {
     RP_SWEEP_N_RESULTS
 } RpSweepResult;
 
-const char *rp_sweep_result_name(RpSweepResult result);
+/* A row of each. */
+typedef struct {
+    const char *name;
+    const char *title; /* on an axis; %NULL: it is no number */
+    gboolean more;     /* is better */
+    gboolean shown;    /* to people */
+} RpSweepColumn;
+extern const RpSweepColumn rp_sweep_columns[RP_SWEEP_N_RESULTS];
 
 /* A CSV file that grows row by row, and its rows in memory. */
-typedef struct _RpSweepRows RpSweepRows;
+typedef struct {
+    const RpSweepGrid *grid;
+    char *path;
+    const char **columns; /* names: of the grid's axes, then of results; a last one is %NULL */
+    guint n_columns;
+    char ***cells;     /* by row of the grid; %NULL: not there yet */
+    GPtrArray *others; /* (element-type GStrv): of another grid */
+    GMutex lock;
+    int fd;
+    int problem; /* errno of the first write that failed, or 0 */
+} RpSweepRows;
 
 /**
  * rp_sweep_rows_open:
@@ -83,12 +100,8 @@ RpSweepRows *rp_sweep_rows_open(const char *path, const RpSweepGrid *grid,
 void rp_sweep_rows_free(RpSweepRows *rows);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSweepRows, rp_sweep_rows_free)
 
-guint rp_sweep_rows_n_columns(const RpSweepRows *rows);
-const char *rp_sweep_rows_column(const RpSweepRows *rows, guint column);
-/* The column of that name; RP_NONE: none. */
-guint32 rp_sweep_rows_find_column(const RpSweepRows *rows, const char *name);
-/* Cells of row @i of the grid; %NULL: it is not there yet. */
-const char *const *rp_sweep_rows_cells(const RpSweepRows *rows, guint i);
+/* What @column of @rows is, unless it is an axis of the grid. Returns: (nullable) */
+const RpSweepColumn *rp_sweep_rows_result(const RpSweepRows *rows, guint column);
 
 /* Appends row @i to the file. @results: texts, %NULL: empty. From any thread. */
 void rp_sweep_rows_add(RpSweepRows *rows, guint i, const char *const *results);
