@@ -271,7 +271,7 @@ RpProfile *rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const 
 /**
  * rp_cli_open_model:
  * @word: a name of the catalogue, or a config.json or its directory
- * @name: (out) (transfer full): what the model is called
+ * @name: (out) (transfer full): what the model is called, also in @model
  *
  * Errors: RP_CATALOGUE_ERROR_MODEL, RP_HF_CONFIG_ERROR_*, G_FILE_ERROR
  */

@@ -135,6 +135,7 @@ rp_cli_open_model(const char *word, RpModel *model, char **name, GError **error)
     g_autofree char *base = g_path_get_basename(directory != NULL ? directory : model->name);
 
     *name = rp_profile_text(base, MAX_NAME);
+    model->name = model->hf_name = *name;
     return TRUE;
 }
 
@@ -146,7 +147,6 @@ load_model(const char *path, const RpBoxArgs *box, guint gpus, GError **error)
 
     if (!rp_cli_open_model(path, &model, &name, error))
         return NULL;
-    model.name = model.hf_name = name;
     return make_predicted(&model, box, gpus, error);
 }
 

@@ -217,36 +217,45 @@ resolve_length(RpRunSpec *run, const char *name, GError **error)
                    shown);
 }
 
-/* Keys of lora that mean nothing without a rank, or beside adapters that have one. */
+#define LORA_KEYS "lora.alpha lora.targets lora.rslora lora.save lora.dropout lora.rank"
+
+/* Keys that mean nothing without others, or beside them: refused, not passed over. */
 static gboolean
-check_lora(const RpRunValues *values, const RpRunSpec *run, GError **error)
+check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
 {
-    static const char *const keys[] = {"lora.alpha", "lora.targets", "lora.rslora",
-                                       "lora.save",  "lora.dropout", "lora.rank"};
+    const gboolean rank = run->lora.rank > 0, start = run->lora.start != NULL;
+    const gboolean data = run->eval.data != NULL, split = run->eval.split > 0;
+    const gboolean steps = run->optimizer.warmup_steps > 0, ratio = run->optimizer.warmup_ratio > 0;
+    const struct {
+        gboolean wrong;
+        const char *keys, *problem;
+    } rows[] = {
+        {run->schedule_file != NULL, "schedule",
+         "expected either the name of a schedule or a schedule_file, found both"},
+        {run->given_stages, "partition",
+         "expected either a partition to be chosen or lists of stages, found both"},
+        {rank && start, LORA_KEYS, "expected it not beside lora.start, whose adapters have it"},
+        {!rank && !start, LORA_KEYS, "expected lora.rank beside it, found none"},
+        {rank || start, "freeze",
+         "expected it not beside lora, which freezes all but its adapters"},
+        {!data && !split, "eval.every eval.keep_best eval.patience",
+         "expected eval.data or eval.split beside it, found none"},
+        {data && split, "eval.split", "expected eval.data or a share of data, found both"},
+        {steps && ratio, "optimizer.warmup_ratio",
+         "expected warmup_steps or a share of the steps, found both"},
+    };
 
-    for (guint i = 0; i < G_N_ELEMENTS(keys); i++) {
-        const RpRunValue *value = rp_run_values_find(values, keys[i]);
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_auto(GStrv) keys = g_strsplit(rows[i].keys, " ", -1);
 
-        if (value->text == NULL || (run->lora.rank > 0) != (run->lora.start != NULL))
-            continue;
-        return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY, "%s",
-                                 run->lora.start != NULL
-                                     ? "expected it not beside lora.start, whose adapters have it"
-                                     : "expected lora.rank beside it, found none");
+        for (char **key = keys; *key != NULL && rows[i].wrong; key++) {
+            const RpRunValue *value = rp_run_values_find(values, *key);
+
+            if (value->place != NULL)
+                return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY, "%s", rows[i].problem);
+        }
     }
     return TRUE;
-}
-
-/* Adapters alone are trained, whatever is frozen beside them. */
-static gboolean
-check_freeze(const RpRunValues *values, const RpRunSpec *run, GError **error)
-{
-    const RpRunValue *value = rp_run_values_find(values, "freeze");
-
-    if (value->text == NULL || (run->lora.rank == 0 && run->lora.start == NULL))
-        return TRUE;
-    return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
-                             "expected it not beside lora, which freezes all but its adapters");
 }
 
 /* Blocks at either end. */
@@ -267,51 +276,14 @@ read_plain(const RpRunValues *values, RpRunSpec *run, GError **error)
     return read;
 }
 
-/* Keys of eval that mean nothing without data. */
-static gboolean
-check_eval(const RpRunValues *values, const RpRunSpec *run, GError **error)
-{
-    static const char *const keys[] = {"eval.every", "eval.keep_best", "eval.patience"};
-
-    for (guint i = 0; i < G_N_ELEMENTS(keys) && run->eval.data == NULL && run->eval.split == 0;
-         i++) {
-        const RpRunValue *value = rp_run_values_find(values, keys[i]);
-
-        if (value->text == NULL)
-            continue;
-        return rp_run_value_fail(value, error, RP_RUN_ERROR_KEY,
-                                 "expected eval.data or eval.split beside it, found none");
-    }
-    if (run->eval.data != NULL && run->eval.split > 0)
-        return rp_run_value_fail(rp_run_values_find(values, "eval.split"), error, RP_RUN_ERROR_KEY,
-                                 "expected eval.data or a share of data, found both");
-    return TRUE;
-}
-
-static gboolean
-check_warmup(const RpRunValues *values, const RpRunSpec *run, GError **error)
-{
-    if (run->optimizer.warmup_steps == 0 || run->optimizer.warmup_ratio == 0)
-        return TRUE;
-    return rp_run_value_fail(rp_run_values_find(values, "optimizer.warmup_ratio"), error,
-                             RP_RUN_ERROR_KEY,
-                             "expected warmup_steps or a share of the steps, found both");
-}
-
 static gboolean
 resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
 {
     RpRunValue *async = rp_run_values_find(values, "async");
-    RpRunValue *partition = rp_run_values_find(values, "partition");
-    RpRunValue *name = rp_run_values_find(values, "schedule");
     const RpScheduleOps *schedule = rp_schedule_find(run->schedule, error);
 
     if (schedule == NULL)
         return FALSE;
-    if (run->schedule_file != NULL && name->place != NULL)
-        return rp_run_value_fail(
-            name, error, RP_RUN_ERROR_KEY,
-            "expected either the name of a schedule or a schedule_file, found both");
     run->async = run->async_choice != 0
                      ? run->async_choice == 2
                      : run->schedule_file == NULL && rp_schedule_is_dispatched(schedule);
@@ -319,22 +291,16 @@ resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
         run->router_aux_loss = -1;
     run->given_stages =
         run->stages != NULL || run->forward_stages != NULL || run->backward_stages != NULL;
-    if (run->given_stages && partition->place != NULL)
-        return rp_run_value_fail(
-            partition, error, RP_RUN_ERROR_KEY,
-            "expected either a partition to be chosen or lists of stages, found "
-            "both");
-    if (!check_lora(values, run, error) || !check_eval(values, run, error) ||
-        !check_warmup(values, run, error) || !read_plain(values, run, error) ||
-        !check_freeze(values, run, error) || !resolve_devices(values, run, error) ||
-        !resolve_slow(values, run, error) || !check_dispatch(values, schedule, run, error) ||
+    if (!check_beside(values, run, error) || !read_plain(values, run, error) ||
+        !resolve_devices(values, run, error) || !resolve_slow(values, run, error) ||
+        !check_dispatch(values, schedule, run, error) ||
         !resolve_round(values, schedule, run, error))
         return FALSE;
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
     if (run->given_stages)
-        rp_run_value_set(partition, NULL, NULL, FALSE);
+        rp_run_value_set(rp_run_values_find(values, "partition"), NULL, NULL, FALSE);
     if (run->schedule_file != NULL)
-        rp_run_value_set(name, NULL, NULL, FALSE);
+        rp_run_value_set(rp_run_values_find(values, "schedule"), NULL, NULL, FALSE);
     run->resolved = rp_run_values_to_yaml(values);
     return TRUE;
 }

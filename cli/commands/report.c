@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "cli/reports/reports.h"
@@ -422,53 +423,21 @@ add_speed(const Sources *sources, const Summaries *all, RpPage *page)
     rp_page_end_table(page);
 }
 
-typedef double (*ValueOf)(const RpTrainLine *line);
-
-static double
-loss_of(const RpTrainLine *line)
-{
-    return line->loss;
-}
-
-static double
-evaluation_of(const RpTrainLine *line)
-{
-    return line->eval_loss;
-}
-
-static double
-rate_of(const RpTrainLine *line)
-{
-    return line->learning_rate;
-}
-
-static double
-norm_of(const RpTrainLine *line)
-{
-    return line->grad_norm;
-}
-
-static double
-bubble_of(const RpTrainLine *line)
-{
-    return line->bubble_ratio;
-}
-
 /* Curves, those of numbers that the run has. */
 static void
 add_curves(const GArray *lines, RpPage *page)
 {
     static const struct {
         const char *title;
-        ValueOf value;
+        gsize offset; /* in RpRunPoint */
         gboolean of_evaluations;
     } curves[] = {
-        {"loss", loss_of, FALSE},
-        {"validation loss", evaluation_of, TRUE},
-        {"tokens/s", rp_cli_tokens_per_s, FALSE},
-        {"bubble ratio", bubble_of, FALSE},
-        {"gradient norm", norm_of, FALSE},
-        {"learning rate", rate_of, FALSE},
+        {"loss", offsetof(RpRunPoint, loss)},
+        {"validation loss", offsetof(RpRunPoint, eval_loss), TRUE},
+        {"tokens/s", offsetof(RpRunPoint, tokens_per_s)},
+        {"bubble ratio", offsetof(RpRunPoint, bubble_ratio)},
+        {"gradient norm", offsetof(RpRunPoint, grad_norm)},
+        {"learning rate", offsetof(RpRunPoint, learning_rate)},
     };
     g_autofree double *steps = g_new(double, lines->len);
     g_autofree double *values = g_new(double, lines->len);
@@ -482,8 +451,10 @@ add_curves(const GArray *lines, RpPage *page)
 
             if (rp_cli_is_evaluation(line) != curves[c].of_evaluations || !isfinite(line->step))
                 continue;
+            const RpRunPoint point = rp_cli_point_of(line);
+
             steps[n] = line->step;
-            values[n] = curves[c].value(line);
+            values[n] = G_STRUCT_MEMBER(double, &point, curves[c].offset);
             any |= isfinite(values[n]) != 0;
             n++;
         }

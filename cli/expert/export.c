@@ -40,7 +40,6 @@ export_profile(const RpArgs *args, GError **error)
         g_prefix_error(error, "--profile: ");
         return FALSE;
     }
-    model.name = model.hf_name = name;
     g_autoptr(RpGpu) gpu = rp_box_open(&args->box, NULL, error);
 
     if (gpu == NULL ||

@@ -13,6 +13,7 @@
 #include "core/trace/diff.h"
 #include "core/trace/report.h"
 #include "exec/device/device.h"
+#include "plots/charts/charts.h"
 #include "plots/figure.h"
 #include "run/train/train.h"
 #include "sim/draws.h"
@@ -256,6 +257,8 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliSteps, rp_cli_steps_clear)
 gboolean rp_cli_steps_read(const char *word, RpCliSteps *steps,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* What a picture has of a line. */
+RpRunPoint rp_cli_point_of(const RpTrainLine *line);
 /* Draws what they measured, one over the other. @runs: (element-type RpCliSteps). Errors: RP_PLOT_ERROR_*,
  * G_IO_ERROR, G_FILE_ERROR */
 gboolean rp_cli_steps_draw(const GArray *runs, const char *title, const char *path,

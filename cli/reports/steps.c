@@ -53,8 +53,8 @@ rp_cli_steps_read(const char *word, RpCliSteps *steps, GError **error)
     return TRUE;
 }
 
-static RpRunPoint
-point_of(const RpTrainLine *line)
+RpRunPoint
+rp_cli_point_of(const RpTrainLine *line)
 {
     return (RpRunPoint){.step = line->step,
                         .loss = line->loss,
@@ -78,7 +78,7 @@ rp_cli_steps_draw(const GArray *runs, const char *title, const char *path, gbool
 
         g_ptr_array_add(points, own);
         for (guint i = 0; i < run->lines->len; i++)
-            own[i] = point_of(&g_array_index(run->lines, RpTrainLine, i));
+            own[i] = rp_cli_point_of(&g_array_index(run->lines, RpTrainLine, i));
         curves[r] = (RpRunCurve){.title = run->title, .points = own, .n = run->lines->len};
     }
     g_autoptr(RpFigure) figure =
