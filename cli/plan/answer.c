@@ -110,6 +110,73 @@ say_sentence(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
                       advice->instead->options.schedule->name, figures, missing);
 }
 
+/* ---- several servers: members of JSON, and lines for people ---- */
+
+/* Names the slowest resource of all. */
+static const char *
+binds(const RpAdviseServed *served, const RpAdviseRun *run)
+{
+    static const char *const names[] = {
+        [RP_ADVISE_WAITS_LITTLE] = "compute",      [RP_ADVISE_WAITS_OPTIMIZER] = "optimizer",
+        [RP_ADVISE_WAITS_SUMS] = "sums",           [RP_ADVISE_WAITS_UPLOADS] = "uploads",
+        [RP_ADVISE_WAITS_DOWNLOADS] = "downloads", [RP_ADVISE_WAITS_STAGES] = "stages",
+        [RP_ADVISE_WAITS_NETWORK] = "network",
+    };
+
+    return served->network ? "network" : names[run->waits];
+}
+
+static void
+say_network(RpReport *report, const RpAdviseServed *served, const RpServerNetwork *network,
+            const char *bound)
+{
+    g_autofree char *sent = rp_cli_format_bytes(served->sent_bytes);
+
+    rp_report_line(report, "servers", "%u, replicas of one plan; each steps 1/%u of every layer",
+                   served->servers, served->servers);
+    rp_report_line(report, "network", "%s: %s each way a step and server, %.2f s at %.2f GB/s%s",
+                   network->name, sent, (double)served->exchange_ns / (double)RP_NS_PER_S,
+                   served->bytes_per_s / 1e9,
+                   served->host_limits ? ", which host memory allows" : "");
+    rp_report_line(report, "binds", "%s; %.2f s a step if the network took no time", bound,
+                   (double)served->alone_ns / (double)RP_NS_PER_S);
+    if (served->hiding_batch > 0)
+        rp_report_line(report, "", "about --batch %u would hide it", served->hiding_batch);
+    rp_report_line(report, "", "below: one of them, beside the others");
+}
+
+static void
+report_servers(RpReport *report, const RpPlanQuestion *question, const RpAdvice *advice)
+{
+    const RpAdviseServed *served = &question->served;
+    const RpServerNetwork *network = question->network_between;
+    const RpAdviseRun *run = rp_plan_shown_run(advice);
+
+    if (served->servers <= 1)
+        return;
+    const char *bound = binds(served, run);
+
+    say_network(report, served, network, bound);
+    rp_report_object(report, "servers", NULL);
+    rp_report_count(report, "servers", served->servers, NULL);
+    rp_report_text(report, "network", network->name, NULL);
+    rp_report_real(report, "gbit_per_s", network->gbit_per_s, 6, NULL);
+    rp_report_real(report, "latency_us", network->latency_us, 6, NULL);
+    rp_report_real(report, "efficiency", network->efficiency, 6, NULL);
+    rp_report_rate(report, "bytes_per_s", served->bytes_per_s, NULL);
+    rp_report_count(report, "batch", (gint64)advice->query.batch * served->servers, NULL);
+    rp_report_rate(report, "tokens_per_s", served->tokens_per_s, NULL);
+    rp_report_ms(report, "step_ms", served->step_ns, NULL);
+    rp_report_ms(report, "alone_ms", served->alone_ns, NULL);
+    rp_report_ms(report, "exchange_ms", served->exchange_ns, NULL);
+    rp_report_bytes(report, "sent_bytes", served->sent_bytes, NULL);
+    rp_report_bytes(report, "host_peak_bytes", run->host.total, NULL);
+    rp_report_text(report, "binds", bound, NULL);
+    if (served->hiding_batch > 0)
+        rp_report_count(report, "hiding_batch", served->hiding_batch, NULL);
+    rp_report_end(report);
+}
+
 /* ---- what it is about ---- */
 
 /* Says what `matmul: fp8` means, and which rate of the card's data sheet is not counted. */
@@ -431,7 +498,7 @@ rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQuestio
     say_subject(report, advice, question);
     if (run->simulated) {
         say_duration(report, question, advice, run);
-        rp_plan_report_servers(report, question, advice);
+        report_servers(report, question, advice);
         say_faster(report, advice);
         say_waits(report, run, advice->query.batch, advice->query.sync);
         say_disk(report, advice, run);

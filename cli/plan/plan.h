@@ -1,6 +1,6 @@
 /**
  * roundpipe plan: the command and its options (plan.c), its words and what they mean
- * (question.c), several servers (servers.c), words of the answer
+ * (question.c), words of the answer
  * (words.c), a run file of it (run-file.c), and what is reported: the answer in short (answer.c), its figures and
  * tables (report.c).
  */
@@ -116,13 +116,6 @@ typedef struct {
     RpDrawn step_ns;
     RpDrawn bubble_ratio;
 } RpPlanDrawn;
-
-/* Reports several servers: members of JSON, and lines for people (servers.c). */
-void rp_plan_report_servers(RpReport *report, const RpPlanQuestion *question,
-                            const RpAdvice *advice);
-/* Reads --servers and --network. */
-gboolean rp_plan_read_servers(const RpArgs *args, RpPlanQuestion *question,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The answer, how, why, memory, schedules, the longest sequence (report.c). */
 void rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,

@@ -3,6 +3,7 @@
 
 #include "cli/plan/plan.h"
 #include "cli/reports/reports.h"
+#include "core/base/shard.h"
 #include "core/base/units.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
@@ -391,6 +392,69 @@ check_gpu(const RpArgs *args, const RpPlanQuestion *question, GError **error)
     return TRUE;
 }
 
+/* ---- several servers ---- */
+
+static gboolean
+open_network(const char *word, RpPlanQuestion *question, GError **error)
+{
+    question->network_between = rp_server_network_open(word, error);
+    if (question->network_between == NULL)
+        g_prefix_error(error, "--network: ");
+    return question->network_between != NULL;
+}
+
+/* Words that a plan of several servers has no answer to. */
+static gboolean
+check_beside(const RpArgs *args, GError **error)
+{
+    const struct {
+        gboolean given;
+        const char *option, *why;
+    } others[] = {
+        {args->max_sequence, "--max-sequence", "the longest sequence is that of one server"},
+        {args->draws > 0, "--draws", "draws are of one server's steps"},
+        {args->output != NULL, "--output", "no run has several servers yet"},
+    };
+
+    for (gsize i = 0; i < G_N_ELEMENTS(others); i++)
+        if (others[i].given)
+            return rp_cli_refuse(error, "--servers: expected no %s beside it: %s", others[i].option,
+                                 others[i].why);
+    return TRUE;
+}
+
+static gboolean
+read_servers(const RpArgs *args, RpPlanQuestion *question, GError **error)
+{
+    const guint servers = MAX(1, args->run.plan.servers);
+    RpAdviseQuery *query = &question->query;
+
+    if (args->run.plan.servers > RP_SHARD_MOST_SERVERS)
+        return rp_cli_refuse(error, "--servers: expected at most %d, found %d",
+                             RP_SHARD_MOST_SERVERS, args->run.plan.servers);
+    if (args->box.network != NULL && args->run.plan.servers == 0)
+        return rp_cli_refuse(error, "--network: expected --servers beside it");
+    if (args->box.network != NULL && !open_network(args->box.network, question, error))
+        return FALSE;
+    if (servers == 1)
+        return TRUE;
+    if (args->box.network == NULL)
+        return rp_cli_refuse(error, "--servers: expected --network beside it: 10GbE, 25GbE, "
+                                    "100GbE, IB400 or a FILE.json");
+    if (!check_beside(args, error))
+        return FALSE;
+    if (args->batch % (int)servers != 0)
+        return rp_cli_refuse(error,
+                             "--batch: expected a multiple of the %u servers, found %d: each "
+                             "trains on as many sequences",
+                             servers, args->batch);
+    query->servers = servers;
+    query->network = question->network_between;
+    if (args->batch != 0)
+        query->batch /= servers;
+    return TRUE;
+}
+
 /* ---- together ---- */
 
 static void
@@ -459,7 +523,7 @@ rp_plan_question_read(const RpArgs *args, const char *path, RpPlanQuestion *ques
         query->sizes = &question->network->sizes;
     if (query->batch == 0 && !args->max_sequence)
         choose_batch(query);
-    return rp_plan_read_servers(args, question, error) &&
+    return read_servers(args, question, error) &&
            read_tokens(args->tokens, &question->tokens, error) &&
            read_memory("gpu-memory", args->gpu_memory, &query->gpu_bytes, error) &&
            read_memory("host-memory", args->host_memory, &query->host_bytes, error);

@@ -257,7 +257,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpCliSteps, rp_cli_steps_clear)
 gboolean rp_cli_steps_read(const char *word, RpCliSteps *steps,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* What a picture has of a line. */
+/* The numbers of a line that pictures have. */
 RpRunPoint rp_cli_point_of(const RpTrainLine *line);
 /* Draws what they measured, one over the other. @runs: (element-type RpCliSteps). Errors: RP_PLOT_ERROR_*,
  * G_IO_ERROR, G_FILE_ERROR */

@@ -100,7 +100,7 @@ RpSweepRows *rp_sweep_rows_open(const char *path, const RpSweepGrid *grid,
 void rp_sweep_rows_free(RpSweepRows *rows);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpSweepRows, rp_sweep_rows_free)
 
-/* What @column of @rows is, unless it is an axis of the grid. Returns: (nullable) */
+/* The result that @column has. Returns: (nullable): %NULL: it is an axis of the grid */
 const RpSweepColumn *rp_sweep_rows_result(const RpSweepRows *rows, guint column);
 
 /* Appends row @i to the file. @results: texts, %NULL: empty. From any thread. */

@@ -1,9 +1,421 @@
-/* The data of a run before its first step: read once, and how they fill sequences. */
+/* The data of a run: files become samples, read once before the first step. */
 #include "run/train/private.h"
 
+#include <errno.h>
+#include <glob.h>
 #include <string.h>
 
+#include "core/base/file.h"
+#include "core/base/hash.h"
+#include "core/base/quote.h"
+#include "exec/data/pack.h"
 #include "run/train/train.h"
+#include "text/samples/samples.h"
+
+#define CACHE_FOLDER ".roundpipe"
+/* The version of how samples are made of records: one more whenever they become others. */
+#define ENCODING 1
+
+void
+rp_run_samples_clear(RpRunSamples *samples)
+{
+    g_clear_pointer(&samples->train, rp_dataset_free);
+    g_clear_pointer(&samples->validation, rp_dataset_free);
+    g_clear_pointer(&samples->cache, g_free);
+    g_clear_pointer(&samples->bad, g_free);
+}
+
+/* ---- files ---- */
+
+static gboolean
+add_folder(GPtrArray *files, const char *path, GError **error)
+{
+    g_autoptr(GPtrArray) names = rp_file_list(path, error);
+    const guint before = files->len;
+
+    for (guint i = 0; names != NULL && i < names->len; i++)
+        if (rp_records_can_read(g_ptr_array_index(names, i)))
+            g_ptr_array_add(files, g_build_filename(path, g_ptr_array_index(names, i), NULL));
+    if (names == NULL || files->len > before)
+        return names != NULL;
+    g_autofree char *shown = rp_display_name(path);
+    return rp_fail(
+        error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+        "%s: expected files whose names end in .jsonl or .json, perhaps with .gz or .zst "
+        "behind it, found none",
+        shown);
+}
+
+static gboolean
+add_pattern(GPtrArray *files, const char *pattern, GError **error)
+{
+    glob_t found = {0};
+    const int status = glob(pattern, 0, NULL, &found);
+
+    for (gsize i = 0; status == 0 && i < found.gl_pathc; i++)
+        g_ptr_array_add(files, g_strdup(found.gl_pathv[i]));
+    globfree(&found);
+    if (status == 0)
+        return TRUE;
+    g_autofree char *shown = rp_display_name(pattern);
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "%s: expected a pattern of files, found %s", shown,
+                   status == GLOB_NOMATCH ? "none that it matches" : "that they cannot be read");
+}
+
+static gboolean
+add_word(GPtrArray *files, const char *word, GError **error)
+{
+    if (g_file_test(word, G_FILE_TEST_IS_DIR))
+        return add_folder(files, word, error);
+    if (!g_file_test(word, G_FILE_TEST_EXISTS) && strpbrk(word, "*?[") != NULL)
+        return add_pattern(files, word, error);
+    g_ptr_array_add(files, g_strdup(word));
+    return TRUE;
+}
+
+char **
+rp_run_data_files(const char *data, GArray *groups, GError **error)
+{
+    const gsize n = strlen(data);
+    const gboolean exists = g_file_test(data, G_FILE_TEST_EXISTS); /* perhaps with a comma */
+    const gboolean brackets = !exists && n > 1 && data[0] == '[' && data[n - 1] == ']'; /* --set */
+    g_autofree char *list = g_strndup(data + brackets, n - 2 * (gsize)brackets);
+    g_auto(GStrv) words = g_strsplit(list, exists ? "\n" : ",", -1);
+    g_autoptr(GPtrArray) files = g_ptr_array_new_with_free_func(g_free);
+
+    for (guint i = 0; words[i] != NULL; i++) {
+        const guint before = files->len;
+
+        if (!add_word(files, g_strstrip(words[i]), error))
+            return NULL;
+        for (guint f = before; f < files->len && groups != NULL; f++)
+            g_array_append_val(groups, i);
+    }
+    g_ptr_array_add(files, NULL);
+    return (char **)g_ptr_array_steal(files, NULL);
+}
+
+/* ---- what the cache follows from ---- */
+
+static gboolean
+hash_file(const char *path, guint64 *hash, GError **error)
+{
+    g_autoptr(RpDataBytes) bytes = rp_data_bytes_open(path, error);
+
+    return bytes != NULL && rp_data_bytes_hash(bytes, hash, error);
+}
+
+static void
+add_to_key(guint64 *key, guint64 number)
+{
+    const guint64 numbers[] = {GUINT64_TO_LE(*key), GUINT64_TO_LE(number)};
+
+    *key = rp_hash64(numbers, sizeof numbers, 0);
+}
+
+static gboolean
+make_key(const RpSamplesSource *source, char *const *files, const RpChat *chat, guint64 *key,
+         GError **error)
+{
+    guint64 hash;
+
+    *key = ENCODING;
+    for (guint i = 0; files[i] != NULL; i++) {
+        if (!hash_file(files[i], &hash, error))
+            return FALSE;
+        add_to_key(key, hash);
+    }
+    add_to_key(key, source->config->vocab);
+    add_to_key(key, source->run->skip_bad_samples != 0);
+    if (chat == NULL)
+        return TRUE;
+    g_autofree char *tokenizer = g_build_filename(source->model, "tokenizer.json", NULL);
+
+    if (!hash_file(tokenizer, &hash, error))
+        return FALSE;
+    add_to_key(key, hash);
+    add_to_key(key, rp_chat_fingerprint(chat));
+    return TRUE;
+}
+
+/* ---- the cache ---- */
+
+/* Whether the first record of the first file is text. */
+static gboolean
+needs_tokenizer(const char *path, gboolean *needs, GError **error)
+{
+    g_autoptr(RpRecords) records = rp_records_open(path, error);
+    g_autoptr(GString) text = g_string_new(NULL);
+    guint64 line;
+    gboolean found;
+
+    if (records == NULL || !rp_records_next(records, text, &line, &found, error))
+        return FALSE;
+    *needs = found && rp_record_needs_tokenizer(text->str, text->len);
+    return TRUE;
+}
+
+static gboolean
+show(guint64 done, guint64 total, gpointer user_data)
+{
+    const RpRunEvents *events = user_data;
+
+    RP_RUN_TELL(events, progress, "making samples", done, MAX(1, total));
+    return TRUE;
+}
+
+static char *
+cache_path(const RpSamplesSource *source, const char *first, guint64 key)
+{
+    g_autofree char *beside = g_path_get_dirname(first);
+    g_autofree char *folder = source->run->data_cache != NULL
+                                  ? g_strdup(source->run->data_cache)
+                                  : g_build_filename(beside, CACHE_FOLDER, NULL);
+    g_autofree char *name = g_strdup_printf("samples-%016" G_GINT64_MODIFIER "x.bin", key);
+
+    return g_build_filename(folder, name, NULL);
+}
+
+static gboolean
+build(const RpSamplesSource *source, char *const *files, const RpEncoder *encoder, guint64 key,
+      const RpRunEvents *events, RpRunSamples *samples, GError **error)
+{
+    const RpSamplesBuild how = {.paths = (const char *const *)files,
+                                .encoder = encoder,
+                                .skip_bad = source->run->skip_bad_samples,
+                                .progress = events != NULL ? show : NULL,
+                                .user_data = (gpointer)events};
+    RpCacheHeader header;
+    const gboolean built =
+        rp_samples_build(&how, samples->cache, key, &header, &samples->bad, error);
+
+    if (events != NULL)
+        RP_RUN_TELL(events, progress, "making samples", 0, 0);
+    if (!built && error != NULL && (*error)->domain == G_FILE_ERROR &&
+        source->run->data_cache == NULL) {
+        char *message = g_strdup_printf("%s (data_cache names another directory for samples)",
+                                        (*error)->message);
+        g_free((*error)->message);
+        (*error)->message = message;
+    }
+    return built;
+}
+
+static RpDataset *
+open_cache(const RpSamplesSource *source, char *const *files, gboolean texts,
+           const RpRunEvents *events, RpRunSamples *samples, GError **error)
+{
+    g_autoptr(RpTokenizer) tokenizer = NULL;
+    g_autoptr(RpChat) chat = NULL;
+    RpEncoderOptions options = {.vocabulary = source->config->vocab};
+    guint64 key;
+
+    if (texts) {
+        const RpChatOptions how = {.train_on = (RpTrainOn)source->run->train_on,
+                                   .template_file = source->run->chat_template,
+                                   .vocabulary = options.vocabulary};
+
+        if (source->model == NULL) {
+            g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_NO_MODEL,
+                        "%s: expected records of input_ids, found text, which needs a model's "
+                        "tokenizer",
+                        files[0]);
+            return NULL;
+        }
+        tokenizer = rp_tokenizer_open(source->model, error);
+        chat = tokenizer != NULL ? rp_chat_open(source->model, tokenizer, &how, error) : NULL;
+        if (chat == NULL)
+            return NULL;
+        options.chat = chat;
+    }
+    if (!make_key(source, files, chat, &key, error))
+        return NULL;
+    samples->cache = cache_path(source, files[0], key);
+    const char *const *names = (const char *const *)files;
+    RpDataset *dataset = g_file_test(samples->cache, G_FILE_TEST_EXISTS)
+                             ? rp_dataset_open_cache(samples->cache, key, source->run->data, names,
+                                                     options.vocabulary, &samples->header, NULL)
+                             : NULL;
+
+    samples->reused = dataset != NULL;
+    if (dataset != NULL)
+        return dataset;
+    g_autoptr(RpEncoder) encoder = rp_encoder_new(&options);
+
+    return build(source, files, encoder, key, events, samples, error)
+               ? rp_dataset_open_cache(samples->cache, key, source->run->data, names,
+                                       options.vocabulary, &samples->header, error)
+               : NULL;
+}
+
+/* ---- weights and split ---- */
+
+/* A number for each word of the data. %NULL: none is given. */
+static gboolean
+read_weights(const RpSamplesSource *source, guint n, GArray *weights, GError **error)
+{
+    const char *given = source->run->data_weights != NULL ? source->run->data_weights : "";
+    const gsize length = strlen(given);
+    const gboolean brackets = length > 1 && given[0] == '[' && given[length - 1] == ']';
+    g_autofree char *list = g_strndup(given + brackets, length - 2 * (gsize)brackets);
+    g_auto(GStrv) words = g_strsplit(list, ",", -1);
+
+    for (guint i = 0; words[i] != NULL && source->run->data_weights != NULL; i++) {
+        char *end = NULL;
+        const char *word = g_strstrip(words[i]);
+        const double weight = g_ascii_strtod(word, &end);
+
+        if (end == word || *end != '\0' || !(weight > 0 && weight <= 1000))
+            return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                           "data_weights: expected numbers above 0 and up to 1000, found \"%s\"",
+                           word);
+        g_array_append_val(weights, weight);
+    }
+    if (source->run->data_weights == NULL || weights->len == n)
+        return TRUE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "data_weights: expected %u numbers, one for each of data, found %u", n,
+                   weights->len);
+}
+
+/* Samples of @indices of a group: whole times all of them, and a part once more. */
+static void
+add_times(GArray *to, const GArray *indices, double weight)
+{
+    const guint64 n = indices->len;
+    const guint64 part = (guint64)((weight - (double)(guint64)weight) * (double)n + 0.5);
+    RpOrder order;
+
+    for (guint64 t = 0; t < (guint64)weight; t++)
+        g_array_append_vals(to, indices->data, indices->len);
+    if (part == 0)
+        return;
+    rp_order_init(&order, n, TRUE, 0, 0);
+    for (guint64 i = 0; i < part; i++) {
+        const guint64 index = g_array_index(indices, guint64, rp_order_sample(&order, i));
+        g_array_append_val(to, index);
+    }
+}
+
+/* Divides samples: of each so many, of a shuffle by the seed, are validated. */
+static void
+divide(const RpSamplesSource *source, const RpDataset *all, GArray *train, GArray *validation)
+{
+    const guint64 n = rp_dataset_n_samples(all);
+    const guint64 n_validated =
+        source->run->eval.split > 0
+            ? MIN(MAX(1, (guint64)(source->run->eval.split * (double)n + 0.5)), n)
+            : 0;
+    g_autofree gboolean *validated = g_new0(gboolean, n);
+    RpOrder order;
+
+    rp_order_init(&order, n, TRUE, (guint64)source->run->seed, G_MAXUINT64);
+    for (guint64 i = 0; i < n_validated; i++)
+        validated[rp_order_sample(&order, i)] = TRUE;
+    for (guint64 i = 0; i < n; i++)
+        g_array_append_val(validated[i] ? validation : train, i);
+}
+
+static gboolean
+weigh(RpDataset *all, const GArray *groups, const GArray *weights, GArray *train)
+{
+    g_autoptr(GArray) weighed = g_array_new(FALSE, FALSE, sizeof(guint64));
+
+    for (guint g = 0; g < weights->len; g++) {
+        g_autoptr(GArray) own = g_array_new(FALSE, FALSE, sizeof(guint64));
+
+        for (guint i = 0; i < train->len; i++) {
+            const guint64 index = g_array_index(train, guint64, i);
+            const guint file = rp_dataset_file(all, index);
+
+            if (g_array_index(groups, guint, file) == g)
+                g_array_append_val(own, index);
+        }
+        add_times(weighed, own, g_array_index(weights, double, g));
+    }
+    g_array_set_size(train, 0);
+    g_array_append_vals(train, weighed->data, weighed->len);
+    return train->len > 0;
+}
+
+static gboolean
+take_parts(const RpSamplesSource *source, RpDataset *all, const GArray *groups,
+           const GArray *weights, RpRunSamples *samples, GError **error)
+{
+    g_autoptr(GArray) train = g_array_new(FALSE, FALSE, sizeof(guint64));
+    g_autoptr(GArray) validation = g_array_new(FALSE, FALSE, sizeof(guint64));
+
+    if (weights->len == 0 && source->run->eval.split <= 0) {
+        samples->train = rp_dataset_ref(all);
+        return TRUE;
+    }
+    divide(source, all, train, validation);
+    if ((weights->len > 0 && !weigh(all, groups, weights, train)) || train->len == 0)
+        return rp_fail(
+            error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+            "expected a sample to train on beside those of eval.split, found %" G_GUINT64_FORMAT
+            " in all",
+            rp_dataset_n_samples(all));
+    samples->train = rp_dataset_new_view(all, (guint64 *)(void *)train->data, train->len);
+    if (validation->len > 0)
+        samples->validation =
+            rp_dataset_new_view(all, (guint64 *)(void *)validation->data, validation->len);
+    return TRUE;
+}
+
+/* A file of ids alone is read as it is. */
+static RpDataset *
+open_files(const RpSamplesSource *source, char *const *files, gboolean weighed,
+           const RpRunEvents *events, RpRunSamples *samples, GError **error)
+{
+    const gboolean one = files[1] == NULL && !weighed;
+    g_autofree char *hint = rp_records_can_read(files[0]) ? NULL : rp_records_hint(files[0]);
+    gboolean texts = FALSE;
+
+    if (hint != NULL) {
+        g_autofree char *shown = rp_display_name(files[0]);
+
+        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                    "%s: expected a .jsonl or .json file; %s", shown, hint);
+        return NULL;
+    }
+    if (one && !rp_records_can_read(files[0]))
+        return rp_dataset_open(files[0], source->config->vocab, (guint)source->run->sequence_length,
+                               error);
+    if (!needs_tokenizer(files[0], &texts, error))
+        return NULL;
+    if (one && !texts && g_str_has_suffix(files[0], ".jsonl"))
+        return rp_dataset_open(files[0], source->config->vocab, (guint)source->run->sequence_length,
+                               error);
+    return open_cache(source, files, texts, events, samples, error);
+}
+
+gboolean
+rp_run_samples_open(const RpSamplesSource *source, const RpRunEvents *events, RpRunSamples *samples,
+                    GError **error)
+{
+    g_autoptr(GArray) groups = g_array_new(FALSE, FALSE, sizeof(guint));
+    g_autoptr(GArray) weights = g_array_new(FALSE, FALSE, sizeof(double));
+    g_auto(GStrv) files = rp_run_data_files(source->run->data, groups, error);
+    gboolean opened = FALSE;
+    RpDataset *all = NULL;
+
+    *samples = (RpRunSamples){0};
+    if (files != NULL &&
+        read_weights(source, g_array_index(groups, guint, groups->len - 1) + 1, weights, error))
+        all = open_files(source, files, weights->len > 0, events, samples, error);
+    if (all != NULL)
+        opened = take_parts(source, all, groups, weights, samples, error);
+    rp_dataset_free(all);
+    if (opened)
+        return TRUE;
+    g_prefix_error(error, "%s: ", source->key);
+    rp_run_samples_clear(samples);
+    return FALSE;
+}
+
+/* ---- a run: how its samples fill sequences ---- */
 
 /* Sequences from whose samples the useful share of a packed run is known, and how many are filled at
  * once. */

@@ -7,11 +7,6 @@
 #include "run/train/job.h"
 #include "run/train/train.h"
 
-/* Says how the job's weights are held, and makes the checkpoint that they are bound to afterwards: the
- * model's own or its packed form, which is written if it is not there. Errors: RP_RUN_ERROR_VALUE,
- * those of rp_weights_adopt() and rp_quantise() */
-gboolean rp_train_open_base(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* Opens the job's data and reads them once; says how batches are made of them, the network's
  * packed_tokens, and @run's steps if it has epochs. Errors: RP_RUN_ERROR_VALUE, those of rp_dataset_open() and rp_dataset_check() */
 gboolean rp_train_open_data(RpTrainJob *job, RpRunSpec *run,
