@@ -35,7 +35,7 @@ typedef struct {
     gpointer data;
     guint n;
     GError **errors; /* one for each */
-    atomic_uint next;
+    atomic_uint next; /* @n or more: none is begun any more */
 } Pieces;
 
 static void *
@@ -45,7 +45,8 @@ do_pieces(void *data)
     guint i;
 
     while ((i = atomic_fetch_add(&pieces->next, 1)) < pieces->n)
-        (void)pieces->piece(i, pieces->data, &pieces->errors[i]);
+        if (!pieces->piece(i, pieces->data, &pieces->errors[i]))
+            atomic_store(&pieces->next, pieces->n);
     return NULL;
 }
 

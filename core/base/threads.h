@@ -15,8 +15,8 @@ void rp_run_in_threads(guint max, RpThreadWork work, gpointer data);
 /* Piece @i of a work, which knows nothing of the others. */
 typedef gboolean (*RpPieceFunc)(guint i, gpointer data, GError **error);
 
-/* Does pieces 0 to @n - 1, begun in this order, in rp_run_in_threads(): all of them, even where one fails.
- * Returns: FALSE with the error of the first that failed */
+/* Does pieces 0 to @n - 1, begun in this order, in rp_run_in_threads(); none is begun once one has failed.
+ * Returns: FALSE with the error of the first that failed, which depends on no thread's speed */
 gboolean rp_run_pieces(guint n, RpPieceFunc piece, gpointer data, GError **error);
 
 /* How many of @n pieces are worked on at the same time; 1 at least. */

@@ -2,7 +2,6 @@
 #include "core/base/threads.h"
 #include "exec/checkpoint/private.h"
 
-#include <pthread.h>
 #include <string.h>
 
 /* Shards of files that only this project reads have one size, so that many are written and hashed
@@ -190,17 +189,11 @@ write_weight(const RpCheckpointSave *save, guint index, Tensors tensors,
     return save->next == NULL || write_next(save, index, &part, tensors.state, piece, error);
 }
 
-/* Weights being written by several threads. Different tensors may be: each has a place of its own.
- * The error that is kept is that of the first weight that fails, as with one thread. */
+/* Different tensors may be written at once: each has a place of its own. */
 typedef struct {
     const RpCheckpointSave *save;
     GArray *order;    /* (element-type guint): weights of the files, the largest first */
     Tensors *tensors; /* one for each weight */
-    pthread_mutex_t mutex;
-    /* under the mutex */
-    guint next;    /* in order */
-    guint failed;  /* weight; beyond all if none */
-    GError *error; /* its error */
 } Writing;
 
 static gint
@@ -215,16 +208,15 @@ compare_weights(gconstpointer a, gconstpointer b, gpointer weights)
 static void
 writing_init(Writing *writing, const RpCheckpointSave *save)
 {
-    guint n = rp_weights_count(save->weights);
+    const guint n = rp_weights_count(save->weights);
     Tensors next = {0};
 
-    *writing = (Writing){.save = save, .failed = n};
-    writing->order = g_array_new(FALSE, FALSE, sizeof(guint));
+    *writing = (Writing){.save = save, .order = g_array_new(FALSE, FALSE, sizeof(guint))};
     writing->tensors = g_new0(Tensors, n);
     for (guint i = 0; i < n; i++) {
-        const RpWeight *weight = rp_weights_nth(save->weights, i);
         RpWeight part;
-        if (!rp_checkpoint_has_weight(save->weights, weight))
+
+        if (!rp_checkpoint_has_weight(save->weights, rp_weights_nth(save->weights, i)))
             continue;
         writing->tensors[i] = next;
         next.model++;
@@ -232,61 +224,19 @@ writing_init(Writing *writing, const RpCheckpointSave *save)
         g_array_append_val(writing->order, i);
     }
     g_array_sort_with_data(writing->order, compare_weights, (gpointer)save->weights);
-    pthread_mutex_init(&writing->mutex, NULL);
 }
 
-static void
-writing_clear(Writing *writing)
-{
-    pthread_mutex_destroy(&writing->mutex);
-    g_free(writing->tensors);
-    g_array_unref(writing->order);
-}
-
-/* Takes the next weight; after a failure, only weights before it. */
+/* RpPieceFunc. @data: Writing */
 static gboolean
-take_weight(Writing *writing, guint *index)
+write_one(guint k, gpointer data, GError **error)
 {
-    gboolean taken = FALSE;
-
-    pthread_mutex_lock(&writing->mutex);
-    while (!taken && writing->next < writing->order->len) {
-        *index = g_array_index(writing->order, guint, writing->next++);
-        taken = *index < writing->failed;
-    }
-    pthread_mutex_unlock(&writing->mutex);
-    return taken;
-}
-
-static void
-keep_error(Writing *writing, guint index, GError *error)
-{
-    pthread_mutex_lock(&writing->mutex);
-    if (index < writing->failed) {
-        GError *other = writing->error;
-        writing->failed = index;
-        writing->error = error;
-        error = other;
-    }
-    pthread_mutex_unlock(&writing->mutex);
-    g_clear_error(&error);
-}
-
-static void *
-write_some(void *data)
-{
-    Writing *writing = data;
+    const Writing *writing = data;
+    const guint index = g_array_index(writing->order, guint, k);
     g_autofree float *wide = g_new(float, RP_CHECKPOINT_PIECE);
     g_autofree guint8 *rounded = g_malloc(RP_CHECKPOINT_PIECE * sizeof(float));
     const RpCheckpointPiece piece = {wide, rounded};
-    guint index;
 
-    while (take_weight(writing, &index)) {
-        GError *error = NULL;
-        if (!write_weight(writing->save, index, writing->tensors[index], &piece, &error))
-            keep_error(writing, index, error);
-    }
-    return NULL;
+    return write_weight(writing->save, index, writing->tensors[index], &piece, error);
 }
 
 gboolean
@@ -295,13 +245,11 @@ rp_checkpoint_write_tensors(RpCheckpointSave *save, GError **error)
     Writing writing;
 
     writing_init(&writing, save);
-    rp_run_in_threads(writing.order->len, write_some, &writing);
-    writing_clear(&writing);
-    if (writing.error != NULL) {
-        g_propagate_error(error, writing.error);
-        return FALSE;
-    }
-    return (save->model == NULL || rp_safetensors_writer_finish(save->model, error)) &&
+    const gboolean good = rp_run_pieces(writing.order->len, write_one, &writing, error);
+
+    g_free(writing.tensors);
+    g_array_unref(writing.order);
+    return good && (save->model == NULL || rp_safetensors_writer_finish(save->model, error)) &&
            (save->optimizer == NULL || rp_safetensors_writer_finish(save->optimizer, error)) &&
            (save->next == NULL || rp_safetensors_writer_finish(save->next, error));
 }
