@@ -120,13 +120,12 @@ check(const RpWeights *weights, const guint64 *wanted, guint rank, const RpSafet
 
 /* ---- binding ---- */
 
-/* Adapters being bound, with the source, or map, that each weight will have. */
+/* Adapters being bound, with the tensor, or the map, that each weight will have. */
 typedef struct {
     const RpWeights *weights;
     const RpSafetensors *file;
     GHashTable *names; /* names of its tensors that are read */
-    const RpSafetensor **source;
-    RpAdapterMap **map;
+    RpWeightOrigin *origins;
 } Binding;
 
 static const RpSafetensor *
@@ -181,7 +180,7 @@ bind_stack(Binding *binding, guint index, gboolean *found, GError **error)
     if (!swapped && !check(weights, shape, 2, binding->file, b ? b_tensor : a_tensor,
                            b ? name_b : name_a, error))
         return FALSE;
-    binding->map[index] = map = map_new(1);
+    binding->origins[index].map = map = map_new(1);
     /* a tensor whose rows are experts', or whose columns are */
     map->tensors[0] = b != swapped ? b_tensor : a_tensor;
     if (b != swapped)
@@ -217,7 +216,7 @@ bind_experts(Binding *binding, guint index, GError **error)
     }
     const guint64 rank = weight->shape[b ? 2 : 1] / parts;
     const guint64 shape[] = {b ? weight->shape[1] / parts : rank, b ? rank : weight->shape[2]};
-    RpAdapterMap *map = binding->map[index] = map_new((guint)E * parts);
+    RpAdapterMap *map = binding->origins[index].map = map_new((guint)E * parts);
 
     map->parts = parts;
     map->side = b ? RP_ADAPTER_B : RP_ADAPTER_A;
@@ -251,7 +250,7 @@ bind_weight(Binding *binding, guint index, GError **error)
     g_autofree char *name = rp_adapter_tensor_name(weights, index);
     const RpSafetensor *tensor = find(binding, name);
 
-    binding->source[index] = tensor;
+    binding->origins[index].tensor = tensor;
     return !rp_weight_has_state(weight) ||
            check(weights, weight->shape, weight->rank, binding->file, tensor, name, error);
 }
@@ -280,9 +279,8 @@ rp_adapter_bind(RpWeights *weights, const RpSafetensors *file, GError **error)
 
     const guint n = rp_weights_count(weights);
     g_autoptr(GHashTable) names = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
-    g_autofree const RpSafetensor **source = g_new0(const RpSafetensor *, n);
-    g_autofree RpAdapterMap **map = g_new0(RpAdapterMap *, n);
-    Binding binding = {weights, file, names, source, map};
+    g_autofree RpWeightOrigin *origins = g_new0(RpWeightOrigin, n);
+    Binding binding = {weights, file, names, origins};
     gboolean good = TRUE;
 
     for (guint i = 0; i < n && good; i++)
@@ -290,10 +288,8 @@ rp_adapter_bind(RpWeights *weights, const RpSafetensors *file, GError **error)
     good = good && check_extra(&binding, error);
     for (guint i = 0; i < n; i++)
         if (!good)
-            g_free(map[i]);
-        else if (map[i] != NULL)
-            rp_weights_set_map(weights, i, map[i]);
-        else if (rp_weight_has_state(rp_weights_nth(weights, i)))
-            rp_weights_set_source(weights, i, source[i]);
+            g_free(origins[i].map);
+        else if (origins[i].map != NULL || rp_weight_has_state(rp_weights_nth(weights, i)))
+            rp_weights_set_tensor(weights, i, origins[i].tensor, origins[i].map);
     return good && rp_weights_check_finite_trained(weights, error);
 }

@@ -126,8 +126,7 @@ typedef struct {
     const RpSafetensors *checkpoint;
     RpDtype dtype;
     GHashTable *names; /* names of its tensors that were found */
-    const RpSafetensor **source;
-    RpLowbitSource **packed;
+    RpWeightOrigin *origins;
     GPtrArray *own;
 } Binding;
 
@@ -160,7 +159,7 @@ bind_part(Binding *binding, guint index, const RpSafetensor *all, GError **error
     part->elements = weight->elements;
     part->bytes = weight->elements * rp_dtype_size(part->dtype);
     part->data = (const guint8 *)all->data + weight->offset * rp_dtype_size(part->dtype);
-    binding->source[index] = part;
+    binding->origins[index].tensor = part;
     g_hash_table_add(binding->names, (gpointer)all->name);
     return TRUE;
 }
@@ -171,30 +170,6 @@ has_blocks(const RpSafetensors *checkpoint, const RpWeight *weight)
     g_autofree char *blocks = g_strconcat(weight->name, "_blocks", NULL);
 
     return rp_safetensors_find(checkpoint, blocks) != NULL;
-}
-
-/* A stack [E,in,out] that is packed as [E,out,in]. */
-static gboolean
-bind_mxfp4(Binding *binding, guint index, GError **error)
-{
-    const RpWeight *weight = rp_weights_nth(binding->weights, index);
-    const guint64 shape[] = {weight->shape[0], weight->shape[2], weight->shape[1]};
-    RpLowbitSource *source = g_new0(RpLowbitSource, 1);
-
-    g_ptr_array_add(binding->own, source);
-    if (!rp_lowbit_source_find(binding->checkpoint, weight->name, source, error))
-        return FALSE;
-    if (source->rank != G_N_ELEMENTS(shape) || memcmp(source->shape, shape, sizeof shape) != 0) {
-        g_autofree char *expected = rp_safetensor_describe("mxfp4", shape, G_N_ELEMENTS(shape));
-        g_autofree char *found = rp_safetensor_describe("mxfp4", source->shape, source->rank);
-
-        return fail(error, RP_WEIGHTS_ERROR_SHAPE, source->tensor->file, source->tensor->name,
-                    expected, found);
-    }
-    binding->packed[index] = source;
-    g_hash_table_add(binding->names, (gpointer)source->parts[RP_LOWBIT_QUANTIZED]->name);
-    g_hash_table_add(binding->names, (gpointer)source->parts[RP_LOWBIT_SCALES]->name);
-    return TRUE;
 }
 
 /* Name of its packed tensor: its stack's, or its own. */
@@ -281,32 +256,35 @@ share_stack(Binding *binding, guint index, GError **error)
         first--;
     while (rp_weights_nth(binding->weights, first)->kind != weight->kind ||
            rp_weights_nth(binding->weights, first)->offset > 0);
-    binding->packed[index] = binding->packed[first];
-    return binding->packed[index] != NULL ||
+    binding->origins[index].packed = binding->origins[first].packed;
+    return binding->origins[index].packed != NULL ||
            fail(error, RP_WEIGHTS_ERROR_DTYPE, rp_safetensors_path(binding->checkpoint),
                 weight->name, "it in 16 or 32 bits, as the first of its stack is",
                 rp_lowbit_name(weight->format));
 }
 
-/* A weight that stays packed, or is expanded as it is read; those of a stack share the first one's source. */
+/* Binds a weight that stays packed, or is expanded as it is read; those of a stack share the first one's source. */
 static gboolean
 bind_packed(Binding *binding, guint index, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(binding->weights, index);
     const gboolean stack = weight->stack[0] > 0;
+    RpWeight wanted = *weight;
     RpLowbitSource *source;
 
     if (weight->offset > 0)
         return share_stack(binding, index, error);
     source = g_new0(RpLowbitSource, 1);
     g_ptr_array_add(binding->own, source);
-    binding->packed[index] = source;
+    binding->origins[index].packed = source;
     if (stack && rp_safetensors_find(binding->checkpoint, weight->name) != NULL)
         return find_pieces(binding, index, source, error);
-    if (!rp_lowbit_source_find(binding->checkpoint, packed_name(weight), source, error) ||
-        !check_source(source, weight->is_packed ? weight->format : source->format,
-                      stack ? weight->stack : weight->shape,
-                      stack ? RP_WEIGHT_MAX_RANK : weight->rank, error))
+    if (!rp_lowbit_source_find(binding->checkpoint, packed_name(weight), source, error))
+        return FALSE;
+    if (!weight->is_packed)
+        rp_weight_pack(&wanted, source->format);
+    if (!check_source(source, wanted.format, stack ? wanted.stack : wanted.shape,
+                      stack ? RP_WEIGHT_MAX_RANK : wanted.rank, error))
         return FALSE;
     note_parts(binding, source);
     return TRUE;
@@ -371,8 +349,7 @@ rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint, GError **e
     return TRUE;
 }
 
-/* Whether the file has the weight, or its stack, in a packed form that is read, and it is no stack that is transposed
- * as well. */
+/* Whether the file has the weight, or its stack, in a packed form that is read. */
 static gboolean
 is_expanded(const RpSafetensors *checkpoint, const RpWeight *weight, const RpModel *model)
 {
@@ -385,8 +362,7 @@ is_expanded(const RpSafetensors *checkpoint, const RpWeight *weight, const RpMod
         name = rp_lowbit_source_format(checkpoint, weight->stack_name);
     if (name == NULL)
         name = rp_lowbit_source_format(checkpoint, weight->name);
-    return name != NULL && rp_lowbit_from_name(name, &format) &&
-           !(weight->transposed && format == RP_LOWBIT_MXFP4);
+    return name != NULL && rp_lowbit_from_name(name, &format);
 }
 
 static gboolean
@@ -403,41 +379,35 @@ bind_weight(Binding *binding, guint index, GError **error)
     if (weight->is_packed)
         return bind_packed(binding, index, error);
     if (weight->tied) {
-        binding->source[index] = binding->source[0];
+        binding->origins[index].tensor = binding->origins[0].tensor;
         g_hash_table_add(binding->names, (gpointer)weight->name);
         return tensor == NULL ||
-               check_tied(weight, tensor, binding->source[0], binding->dtype, error);
+               check_tied(weight, tensor, binding->origins[0].tensor, binding->dtype, error);
     }
     if (is_expanded(checkpoint, weight, rp_weights_model(binding->weights)))
         return bind_packed(binding, index, error);
     if (all != NULL)
         return bind_part(binding, index, all, error);
     if (weight->transposed && tensor == NULL && has_blocks(checkpoint, weight))
-        return bind_mxfp4(binding, index, error);
+        return bind_packed(binding, index, error); /* which says what is wrong with them */
     if ((tensor == NULL || !tensor->supported) &&
         !refuse_packed(checkpoint, weight, binding->dtype, error))
         return FALSE;
     if (tensor == NULL)
         return fail_missing(binding, weight, error);
-    binding->source[index] = tensor;
+    binding->origins[index].tensor = tensor;
     g_hash_table_add(binding->names, (gpointer)weight->name);
     return check_tensor(weight, tensor, binding->dtype, error);
 }
 
 void
-rp_weights_take(RpWeights *weights, const RpSafetensor **source, RpLowbitSource **packed,
-                const RpSafetensor **base, GPtrArray *own, RpDtype dtype)
+rp_weights_take(RpWeights *weights, RpWeightOrigin *origins, GPtrArray *own, RpDtype dtype)
 {
-    g_free(weights->source);
-    g_free(weights->packed);
-    g_clear_pointer(&weights->map, g_free);
+    g_free(weights->origins);
     g_ptr_array_unref(weights->own);
-    g_free(weights->base);
-    weights->source = source;
-    weights->packed = packed;
+    weights->origins = origins;
     weights->own = own;
     weights->dtype = dtype;
-    weights->base = base;
     if (!weights->keeps_hash) {
         g_clear_pointer(&weights->base_hash, g_free);
         g_clear_pointer(&weights->base_values, g_free);
@@ -451,26 +421,23 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     g_autoptr(GHashTable) names = g_hash_table_new(g_str_hash, g_str_equal);
-    g_autofree const RpSafetensor **source = g_new0(const RpSafetensor *, weights->list->len);
-    g_autofree RpLowbitSource **packed = g_new0(RpLowbitSource *, weights->list->len);
+    g_autofree RpWeightOrigin *origins = g_new0(RpWeightOrigin, weights->list->len);
     g_autoptr(GPtrArray) own = g_ptr_array_new_with_free_func(g_free);
     Binding binding = {.weights = weights,
                        .checkpoint = checkpoint,
                        .names = names,
-                       .source = source,
-                       .packed = packed,
+                       .origins = origins,
                        .own = own};
 
     if (!pick_dtype(weights, checkpoint, &binding.dtype, error))
         return FALSE;
-    for (guint i = 0; i < weights->list->len; i++)
+    for (guint i = 0; i < weights->list->len; i++) {
         if (!bind_weight(&binding, i, error))
             return FALSE;
+        origins[i].base = origins[i].tensor;
+    }
     if (!check_extra(names, checkpoint, error))
         return FALSE;
-    const RpSafetensor **base = g_memdup2(source, weights->list->len * sizeof *source);
-
-    rp_weights_take(weights, g_steal_pointer(&source), g_steal_pointer(&packed), base,
-                    g_steal_pointer(&own), binding.dtype);
+    rp_weights_take(weights, g_steal_pointer(&origins), g_steal_pointer(&own), binding.dtype);
     return TRUE;
 }

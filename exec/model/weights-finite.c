@@ -118,9 +118,10 @@ has_bad_read(const Search *search, guint weight, guint64 first, guint64 n)
 static gboolean
 has_bad(const Search *search, guint weight, guint64 first, guint64 n)
 {
-    const RpSafetensor *tensor = rp_weights_source(search->weights, weight);
+    const RpWeightOrigin origin = rp_weights_origin(search->weights, weight);
+    const RpSafetensor *tensor = origin.tensor;
 
-    if (tensor == NULL || rp_weights_map(search->weights, weight) != NULL)
+    if (tensor == NULL || origin.map != NULL)
         return has_bad_read(search, weight, first, n);
     const guint8 *values = (const guint8 *)tensor->data + first * rp_dtype_size(tensor->dtype);
 

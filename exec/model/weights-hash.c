@@ -54,7 +54,7 @@ make_bytes(const RpWeights *weights, const Piece *piece, guint8 *bytes)
 static gboolean
 has_values(const RpWeights *weights, guint index)
 {
-    return weights->packed[index] == NULL;
+    return rp_weights_packed(weights, index) == NULL;
 }
 
 static void
@@ -102,7 +102,7 @@ static guint
 tensors_of(const RpWeights *weights, guint index, const RpSafetensor *tensors[RP_N_LOWBIT_PARTS])
 {
     const RpWeight *weight = rp_weights_nth(weights, index);
-    const RpLowbitSource *packed = weights->packed[index];
+    const RpLowbitSource *packed = rp_weights_packed(weights, index);
     guint64 at = weight->offset;
     guint n = 0;
 
@@ -112,7 +112,7 @@ tensors_of(const RpWeights *weights, guint index, const RpSafetensor *tensors[RP
     if (packed != NULL)
         packed = rp_lowbit_source_piece(packed, &at);
     if (packed == NULL)
-        tensors[n++] = weights->base[index];
+        tensors[n++] = weights->origins[index].base;
     for (guint part = 0; packed != NULL && part < RP_N_LOWBIT_PARTS; part++)
         if (packed->parts[part] != NULL)
             tensors[n++] = packed->parts[part];
@@ -221,7 +221,7 @@ rp_weights_model_hash(const RpWeights *weights)
 
     g_return_val_if_fail(weights != NULL, NULL);
     g_mutex_lock(&own->base_lock);
-    if (own->base_hash == NULL && own->base != NULL)
+    if (own->base_hash == NULL && own->origins != NULL)
         hash_base(own);
     g_mutex_unlock(&own->base_lock);
     return weights->base_hash;

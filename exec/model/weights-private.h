@@ -8,17 +8,13 @@
 struct _RpWeights {
     RpModel model;
     GStringChunk *names;
-    GArray *list;                /* (element-type RpWeight) */
-    GArray *firsts;              /* (element-type guint): first weight of each layer, and the end */
-    const RpSafetensor **source; /* as long as @list; NULL before binding */
-    RpLowbitSource **packed;     /* the same: of those that are packed */
-    RpAdapterMap **map;          /* the same: of adapters of experts */
-    GPtrArray *own; /* (element-type void): parts of tensors, packed sources, and maps */
+    GArray *list;            /* (element-type RpWeight) */
+    GArray *firsts;          /* (element-type guint): first weight of each layer, and the end */
+    RpWeightOrigin *origins; /* as long as @list; NULL before binding */
+    GPtrArray *own;          /* (element-type void): parts of tensors, packed sources, and maps */
     RpDtype dtype;
-    guint64 seed; /* seed of weights that are made */
-    RpLora lora;  /* rank 0: no adapters */
-    /* Sources of the base, as bound; of one that is made without data; %NULL before. */
-    const RpSafetensor **base;
+    guint64 seed;     /* seed of weights that are made */
+    RpLora lora;      /* rank 0: no adapters */
     GMutex base_lock; /* guards the next two */
     char *base_hash;  /* or NULL */
     char *base_values;
@@ -27,5 +23,4 @@ struct _RpWeights {
 };
 
 /* Replaces the tensors bound before by those that were found. All are transferred. */
-void rp_weights_take(RpWeights *weights, const RpSafetensor **source, RpLowbitSource **packed,
-                     const RpSafetensor **base, GPtrArray *own, RpDtype dtype);
+void rp_weights_take(RpWeights *weights, RpWeightOrigin *origins, GPtrArray *own, RpDtype dtype);

@@ -9,10 +9,10 @@
 #define BLOCK 1024 /* elements that are rounded at a time */
 
 /* Describes the tensors that a file of such a model would have, but for the data. */
-static const RpSafetensor **
+static RpWeightOrigin *
 describe(const RpWeights *weights, RpDtype dtype, GPtrArray *own)
 {
-    const RpSafetensor **base = g_new0(const RpSafetensor *, weights->list->len);
+    RpWeightOrigin *origins = g_new0(RpWeightOrigin, weights->list->len);
 
     for (guint i = 0; i < weights->list->len; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
@@ -27,9 +27,9 @@ describe(const RpWeights *weights, RpDtype dtype, GPtrArray *own)
                                  .bytes = weight->elements * rp_dtype_size(dtype)};
         memcpy(tensor->shape, weight->shape, weight->rank * sizeof *tensor->shape);
         g_ptr_array_add(own, tensor);
-        base[i] = tensor;
+        origins[i].base = tensor;
     }
-    return base;
+    return origins;
 }
 
 void
@@ -37,13 +37,11 @@ rp_weights_bind_random(RpWeights *weights, guint64 seed)
 {
     g_return_if_fail(weights != NULL);
 
-    const guint n = weights->list->len;
     GPtrArray *own = g_ptr_array_new_with_free_func(g_free);
     const RpDtype dtype = weights->model.has_dtype ? weights->model.dtype : RP_DTYPE_BF16;
 
     weights->seed = seed;
-    rp_weights_take(weights, g_new0(const RpSafetensor *, n), g_new0(RpLowbitSource *, n),
-                    describe(weights, dtype, own), own, dtype);
+    rp_weights_take(weights, describe(weights, dtype, own), own, dtype);
 }
 
 /* rp_weights_read() of a weight that is made. */
@@ -204,19 +202,20 @@ void
 rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n)
 {
     const RpWeight *weight = rp_weights_nth(weights, index);
-    const RpSafetensor *source = rp_weights_source(weights, index);
-    const RpLowbitSource *packed = rp_weights_packed(weights, index);
+    const RpWeightOrigin origin = rp_weights_origin(weights, index);
+    const RpSafetensor *tensor = origin.tensor;
 
     g_return_if_fail(first <= weight->elements && n <= weight->elements - first);
-    if (rp_weights_map(weights, index) != NULL)
-        read_mapped(rp_weights_map(weights, index), weight, first, values, n);
-    else if (packed != NULL && weight->transposed && packed->format == RP_LOWBIT_MXFP4)
-        read_mxfp4(packed, first, values, n);
-    else if (packed != NULL)
-        read_packed(weight, packed, first, values, n);
-    else if (source != NULL)
-        rp_dtype_to_float(source->dtype,
-                          (const guint8 *)source->data + first * rp_dtype_size(source->dtype),
+    if (origin.map != NULL)
+        read_mapped(origin.map, weight, first, values, n);
+    else if (origin.packed != NULL && weight->transposed &&
+             origin.packed->format == RP_LOWBIT_MXFP4)
+        read_mxfp4(origin.packed, first, values, n);
+    else if (origin.packed != NULL)
+        read_packed(weight, origin.packed, first, values, n);
+    else if (tensor != NULL)
+        rp_dtype_to_float(tensor->dtype,
+                          (const guint8 *)tensor->data + first * rp_dtype_size(tensor->dtype),
                           values, n);
     else if (rp_weight_is_adapter(weight->kind))
         rp_init_fill(&weights->model, weight, weights->lora.seed, first, values, n);

@@ -59,13 +59,10 @@ rp_weights_free(RpWeights *weights)
     if (weights == NULL)
         return;
     g_mutex_clear(&weights->base_lock);
-    g_free(weights->base);
     g_free(weights->base_hash);
     g_free(weights->base_values);
     rp_lora_clear(&weights->lora);
-    g_free(weights->source);
-    g_free(weights->packed);
-    g_free(weights->map);
+    g_free(weights->origins);
     g_ptr_array_unref(weights->own);
     g_array_unref(weights->firsts);
     g_array_unref(weights->list);
@@ -243,48 +240,39 @@ rp_weights_lora(const RpWeights *weights)
     return weights->lora.rank > 0 ? &weights->lora : NULL;
 }
 
+RpWeightOrigin
+rp_weights_origin(const RpWeights *weights, guint index)
+{
+    g_return_val_if_fail(weights && index < weights->list->len, (RpWeightOrigin){0});
+    return weights->origins != NULL ? weights->origins[index] : (RpWeightOrigin){0};
+}
+
 const RpSafetensor *
 rp_weights_source(const RpWeights *weights, guint index)
 {
-    g_return_val_if_fail(weights && index < weights->list->len, NULL);
-    return weights->source != NULL ? weights->source[index] : NULL;
+    return rp_weights_origin(weights, index).tensor;
 }
 
 const RpLowbitSource *
 rp_weights_packed(const RpWeights *weights, guint index)
 {
-    g_return_val_if_fail(weights && index < weights->list->len, NULL);
-    return weights->packed != NULL ? weights->packed[index] : NULL;
+    return rp_weights_origin(weights, index).packed;
 }
 
 void
-rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source)
+rp_weights_set_tensor(RpWeights *weights, guint index, const RpSafetensor *tensor,
+                      RpAdapterMap *map)
 {
-    g_return_if_fail(weights && weights->source && index < weights->list->len && source);
-    weights->source[index] = source;
-}
-
-void
-rp_weights_set_map(RpWeights *weights, guint index, RpAdapterMap *map)
-{
-    g_return_if_fail(weights && weights->source && index < weights->list->len && map);
-    if (weights->map == NULL)
-        weights->map = g_new0(RpAdapterMap *, weights->list->len);
-    g_ptr_array_add(weights->own, map);
-    weights->map[index] = map;
-    weights->source[index] = map->tensors[0];
-}
-
-const RpAdapterMap *
-rp_weights_map(const RpWeights *weights, guint index)
-{
-    g_return_val_if_fail(weights && index < weights->list->len, NULL);
-    return weights->map != NULL ? weights->map[index] : NULL;
+    g_return_if_fail(weights && weights->origins && index < weights->list->len && (tensor || map));
+    if (map != NULL)
+        g_ptr_array_add(weights->own, map);
+    weights->origins[index].tensor = map != NULL ? map->tensors[0] : tensor;
+    weights->origins[index].map = map;
 }
 
 RpDtype
 rp_weights_dtype(const RpWeights *weights)
 {
-    g_return_val_if_fail(weights && weights->source, RP_DTYPE_FP32);
+    g_return_val_if_fail(weights && weights->origins, RP_DTYPE_FP32);
     return weights->dtype;
 }

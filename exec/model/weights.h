@@ -36,6 +36,18 @@ typedef struct {
     const RpSafetensor *tensors[];
 } RpAdapterMap;
 
+/* Where the values of a weight come from. Without a tensor and packed parts they are made: all of them
+ * (rp_weights_bind_random()), or those of an adapter that begins as new ones do (rp_init_fill(), the seed
+ * of rp_weights_lora()). */
+typedef struct {
+    const RpSafetensor *tensor; /* its own, or its part of the one with all experts'; of a tied head
+                                     the embedding's; the first of @map */
+    const RpSafetensor *base; /* the base's, which @tensor was when it was bound; without data where
+                                     it is made */
+    const RpLowbitSource *packed; /* in place of @tensor; those of a stack share it */
+    RpAdapterMap *map;            /* or %NULL: @tensor has its elements in their order */
+} RpWeightOrigin;
+
 typedef enum {
     RP_WEIGHTS_ERROR_MISSING, /* the config needs a tensor that the checkpoint lacks */
     RP_WEIGHTS_ERROR_EXTRA,   /* a tensor that the model does not have */
@@ -160,11 +172,10 @@ gboolean rp_weights_check_finite_trained(const RpWeights *weights,
 /* Whether there are adapters, and which; %NULL: none. */
 const RpLora *rp_weights_lora(const RpWeights *weights);
 
-/* The bound tensor of weight @index, or its part of the tensor that holds all experts'; of a tied head
- * the embedding's. %NULL before binding, of a packed one, of one that is made, and of an adapter that begins
- * as new ones do (rp_init_fill(), the seed of rp_weights_lora()). */
+/* Before binding all of it is %NULL. */
+RpWeightOrigin rp_weights_origin(const RpWeights *weights, guint index);
+/* Its tensor, and its packed parts; %NULL: there are none. */
 const RpSafetensor *rp_weights_source(const RpWeights *weights, guint index);
-/* The same of a packed one; %NULL: it is not. */
 const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
 /**
  * rp_weights_read:
@@ -188,12 +199,9 @@ const char *rp_weights_base_hash(const RpWeights *weights);
 const char *rp_weights_base_values(const RpWeights *weights);
 /* Keeps these two hashes of the base itself when the weights are bound to another format of it. */
 void rp_weights_set_base_hash(RpWeights *weights, const char *base_hash, const char *base_values);
-/* @source: of the weight's shape; must outlive @weights */
-void rp_weights_set_source(RpWeights *weights, guint index, const RpSafetensor *source);
-/* Sets the map of an adapter of experts; the first of its tensors becomes the source. @map:
- * (transfer full): g_free() */
-void rp_weights_set_map(RpWeights *weights, guint index, RpAdapterMap *map);
-/* (nullable): read element by element */
-const RpAdapterMap *rp_weights_map(const RpWeights *weights, guint index);
+/* Weight @index comes from @tensor, of its shape, or by @map from tensors of experts, which must outlive
+ * @weights. @map: (nullable) (transfer full): g_free() */
+void rp_weights_set_tensor(RpWeights *weights, guint index, const RpSafetensor *tensor,
+                           RpAdapterMap *map);
 /* The type of all bound tensors; adapters and modules trained whole may be fp32 instead. */
 RpDtype rp_weights_dtype(const RpWeights *weights);
