@@ -90,15 +90,14 @@ byte_level(const RpTokenizer *tokenizer, GPtrArray *texts)
 
 /* A text that would grow without end stays as it is. */
 static void
-replace(const RpDecode *step, RpMatch *match, GPtrArray *texts)
+replace(const RpStep *step, RpMatch *match, GPtrArray *texts)
 {
-    const RpNormalize rule = {RP_NORMALIZE_REPLACE, step->pattern, step->content};
     g_autoptr(GString) out = g_string_new(NULL);
 
     for (guint i = 0; i < texts->len; i++) {
         GString *text = g_ptr_array_index(texts, i);
 
-        if (rp_normalize(&rule, match, text->str, text->len, MOST_OF_TOKEN, out, NULL) > 0) {
+        if (rp_normalize(step, match, text->str, text->len, MOST_OF_TOKEN, out, NULL) > 0) {
             g_string_truncate(text, 0);
             g_string_append_len(text, out->str, (gssize)out->len);
         }
@@ -171,7 +170,7 @@ fuse(GPtrArray *texts)
 }
 
 static void
-strip(const RpDecode *step, GPtrArray *texts)
+strip(const RpStep *step, GPtrArray *texts)
 {
     const gsize n = strlen(step->content);
 
@@ -187,7 +186,7 @@ strip(const RpDecode *step, GPtrArray *texts)
 
 /* The marks of the first text go where one was put in front; others are spaces. */
 static void
-metaspace(const RpDecode *step, GPtrArray *texts)
+metaspace(const RpStep *step, GPtrArray *texts)
 {
     for (guint i = 0; i < texts->len; i++) {
         GString *text = g_ptr_array_index(texts, i);
@@ -197,27 +196,29 @@ metaspace(const RpDecode *step, GPtrArray *texts)
 }
 
 static void
-run(const RpTokenizer *tokenizer, const RpDecode *step, RpMatch *match, GPtrArray *texts)
+run(const RpTokenizer *tokenizer, const RpStep *step, RpMatch *match, GPtrArray *texts)
 {
     switch (step->kind) {
-    case RP_DECODE_BYTE_LEVEL:
+    case RP_STEP_BYTE_LEVEL:
         byte_level(tokenizer, texts);
         break;
-    case RP_DECODE_REPLACE:
+    case RP_STEP_REPLACE:
         replace(step, match, texts);
         break;
-    case RP_DECODE_BYTE_FALLBACK:
+    case RP_STEP_BYTE_FALLBACK:
         byte_fallback(texts);
         break;
-    case RP_DECODE_FUSE:
+    case RP_STEP_FUSE:
         fuse(texts);
         break;
-    case RP_DECODE_STRIP:
+    case RP_STEP_STRIP:
         strip(step, texts);
         break;
-    case RP_DECODE_METASPACE:
+    case RP_STEP_METASPACE:
         metaspace(step, texts);
         break;
+    default:
+        g_assert_not_reached();
     }
 }
 
@@ -262,7 +263,7 @@ decode_steps(const RpTokenizer *tokenizer, const guint32 *ids, gsize n_ids, RpDe
         if (!is_left_out(tokenizer, ids[i], flags))
             g_ptr_array_add(texts, g_string_new(rp_tokenizer_token(tokenizer, ids[i])));
     for (guint i = 0; i < steps->len; i++) {
-        run(tokenizer, &g_array_index(steps, RpDecode, i), match, texts);
+        run(tokenizer, &g_array_index(steps, RpStep, i), match, texts);
         g_ptr_array_set_free_func(texts, string_free);
     }
     rp_match_free(match);
@@ -289,7 +290,7 @@ rp_tokenizer_decode(const RpTokenizer *tokenizer, const guint32 *ids, gsize n_id
             return FALSE;
         }
     }
-    if (steps->len == 1 && g_array_index(steps, RpDecode, 0).kind == RP_DECODE_BYTE_LEVEL)
+    if (steps->len == 1 && g_array_index(steps, RpStep, 0).kind == RP_STEP_BYTE_LEVEL)
         decode_bytes(tokenizer, ids, n_ids, flags, text);
     else
         decode_steps(tokenizer, ids, n_ids, flags, text);

@@ -245,7 +245,7 @@ flush(Encoder *encoder, guint step, Held *held)
 static gboolean
 take_part(Encoder *encoder, guint step, Held *held, gsize start, gsize end, gboolean is_match)
 {
-    const RpSplit *rule = &g_array_index(encoder->tokenizer->splits, RpSplit, step);
+    const RpStep *rule = &g_array_index(encoder->tokenizer->splits, RpStep, step);
     const gboolean joins = rule->behavior == RP_SPLIT_CONTIGUOUS ? is_match == held->is_match
                            : rule->behavior == RP_SPLIT_MERGED_WITH_PREVIOUS
                                ? is_match && !held->is_match
@@ -283,7 +283,7 @@ split(Encoder *encoder, guint step, gsize start, gsize end)
         encode_words(encoder, start, end);
         return TRUE;
     }
-    const RpSplit *rule = &g_array_index(splits, RpSplit, step);
+    const RpStep *rule = &g_array_index(splits, RpStep, step);
 
     while (from <= length && found > 0) {
         found = rp_pattern_next(rule->pattern, encoder->match, text, length, from, &first, &last);
@@ -321,8 +321,8 @@ encode_normalized(Encoder *encoder, const char *text, gsize length, gsize at)
 
         g_array_append_val(edits, shift);
     }
-    if (tokenizer->spaces != NULL &&
-        rp_normalize(tokenizer->spaces, encoder->match, text, length, G_MAXSIZE, encoder->spaced,
+    if (tokenizer->spaces.content != NULL &&
+        rp_normalize(&tokenizer->spaces, encoder->match, text, length, G_MAXSIZE, encoder->spaced,
                      push_layer(encoder)) > 0) {
         text = encoder->spaced->str;
         length = encoder->spaced->len;
@@ -330,7 +330,7 @@ encode_normalized(Encoder *encoder, const char *text, gsize length, gsize at)
     if (prefix > 0 && length > 0 &&
         (tokenizer->prefix == RP_PREFIX_ALWAYS || encoder->origin + at == 0) &&
         (length < prefix || memcmp(text, tokenizer->prefix_text, prefix) != 0)) {
-        const RpNormalize step = {.kind = RP_NORMALIZE_PREPEND, .content = tokenizer->prefix_text};
+        const RpStep step = {.kind = RP_STEP_PREPEND, .content = tokenizer->prefix_text};
 
         (void)rp_normalize(&step, encoder->match, text, length, G_MAXSIZE, encoder->prefixed,
                            push_layer(encoder));
@@ -359,8 +359,8 @@ encode_stretch(Encoder *encoder, const char *text, gsize length, gsize origin)
     for (guint i = 0; i < tokenizer->normalizers->len; i++) {
         GString *out = encoder->texts[text == encoder->texts[0]->str];
         const int changed =
-            rp_normalize(&g_array_index(tokenizer->normalizers, RpNormalize, i), encoder->match,
-                         text, length, most, out, push_layer(encoder));
+            rp_normalize(&g_array_index(tokenizer->normalizers, RpStep, i), encoder->match, text,
+                         length, most, out, push_layer(encoder));
 
         if (changed < 0)
             return FALSE;

@@ -35,13 +35,13 @@ joins(gunichar c)
 
 /* Whether a character that stands alone is its own form. */
 static gboolean
-is_itself(RpNormalizeKind kind, gunichar c)
+is_itself(RpStepKind kind, gunichar c)
 {
     gunichar a, b, joined;
 
     if (IS_IDEOGRAPH(c))
         return TRUE;
-    if (kind == RP_NORMALIZE_NFC)
+    if (kind == RP_STEP_NFC)
         return !g_unichar_decompose(c, &a, &b) ||
                (b != 0 && g_unichar_compose(a, b, &joined) && joined == c);
     return FALSE;
@@ -102,9 +102,9 @@ compose(gunichar *characters, guint n)
 
 /* The form of one piece of @text, appended. */
 static void
-append_form(RpNormalizeKind kind, const char *text, gsize length, GArray *characters, GString *out)
+append_form(RpStepKind kind, const char *text, gsize length, GArray *characters, GString *out)
 {
-    const gboolean compatible = kind == RP_NORMALIZE_NFKC || kind == RP_NORMALIZE_NFKD;
+    const gboolean compatible = kind == RP_STEP_NFKC || kind == RP_STEP_NFKD;
 
     g_array_set_size(characters, 0);
     for (const char *p = text; p < text + length; p = g_utf8_next_char(p)) {
@@ -118,16 +118,16 @@ append_form(RpNormalizeKind kind, const char *text, gsize length, GArray *charac
     guint n = characters->len;
 
     order_marks(all, n);
-    if (kind == RP_NORMALIZE_NFC || kind == RP_NORMALIZE_NFKC)
+    if (kind == RP_STEP_NFC || kind == RP_STEP_NFKC)
         n = compose(all, n);
     for (guint i = 0; i < n; i++)
         g_string_append_unichar(out, all[i]);
 }
 
 static gboolean
-normalize_form(RpNormalizeKind kind, const char *text, gsize length, GString *out, GArray *edits)
+normalize_form(RpStepKind kind, const char *text, gsize length, GString *out, GArray *edits)
 {
-    const guint8 first = kind == RP_NORMALIZE_NFC ? FIRST_NFC : 0x80;
+    const guint8 first = kind == RP_STEP_NFC ? FIRST_NFC : 0x80;
     g_autoptr(GArray) characters = g_array_new(FALSE, FALSE, sizeof(gunichar));
     gsize at = 0, copied = 0;
 
@@ -168,7 +168,7 @@ normalize_form(RpNormalizeKind kind, const char *text, gsize length, GString *ou
 /* ---- words ---- */
 
 static int
-replace(const RpNormalize *step, RpMatch *match, const char *text, gsize length, gsize most,
+replace(const RpStep *step, RpMatch *match, const char *text, gsize length, gsize most,
         GString *out, GArray *edits)
 {
     gsize copied = 0, from = 0, start, end;
@@ -195,13 +195,13 @@ replace(const RpNormalize *step, RpMatch *match, const char *text, gsize length,
 }
 
 int
-rp_normalize(const RpNormalize *step, RpMatch *match, const char *text, gsize length, gsize most,
+rp_normalize(const RpStep *step, RpMatch *match, const char *text, gsize length, gsize most,
              GString *out, GArray *edits)
 {
     g_string_truncate(out, 0);
-    if (step->kind == RP_NORMALIZE_REPLACE)
+    if (step->kind == RP_STEP_REPLACE)
         return replace(step, match, text, length, most, out, edits);
-    if (step->kind != RP_NORMALIZE_PREPEND)
+    if (step->kind != RP_STEP_PREPEND)
         return normalize_form(step->kind, text, length, out, edits);
     if (length == 0)
         return 0;

@@ -116,6 +116,44 @@ void rp_match_free(RpMatch *match);
 int rp_pattern_next(const RpPattern *pattern, RpMatch *match, const char *text, gsize length,
                     gsize from, gsize *start, gsize *end);
 
+/* ---- steps.c ---- */
+
+/* The first ones are normalizers'; SPLIT is pre-tokenizers', and REPLACE and the rest are decoders'. */
+typedef enum {
+    RP_STEP_NFC,
+    RP_STEP_NFD,
+    RP_STEP_NFKC,
+    RP_STEP_NFKD,
+    RP_STEP_PREPEND,
+    RP_STEP_REPLACE,
+    RP_STEP_SPLIT,
+    RP_STEP_BYTE_LEVEL,
+    RP_STEP_BYTE_FALLBACK,
+    RP_STEP_FUSE,
+    RP_STEP_STRIP,
+    RP_STEP_METASPACE
+} RpStepKind;
+
+typedef enum {
+    RP_SPLIT_REMOVED,
+    RP_SPLIT_ISOLATED,
+    RP_SPLIT_MERGED_WITH_PREVIOUS,
+    RP_SPLIT_MERGED_WITH_NEXT,
+    RP_SPLIT_CONTIGUOUS
+} RpSplitBehavior;
+
+typedef struct {
+    RpStepKind kind;
+    RpPattern *pattern;       /* REPLACE, SPLIT */
+    char *content;            /* PREPEND, REPLACE, STRIP, METASPACE */
+    RpSplitBehavior behavior; /* SPLIT */
+    gboolean invert;
+    guint start, stop;   /* STRIP */
+    gboolean drop_first; /* METASPACE */
+} RpStep;
+
+void rp_step_clear(gpointer step);
+
 /* ---- normalize.c ---- */
 
 /* Bytes of a text that became others. */
@@ -124,25 +162,10 @@ typedef struct {
     guint32 old_start, old_end;
 } RpEdit;
 
-typedef enum {
-    RP_NORMALIZE_NFC,
-    RP_NORMALIZE_NFD,
-    RP_NORMALIZE_NFKC,
-    RP_NORMALIZE_NFKD,
-    RP_NORMALIZE_PREPEND,
-    RP_NORMALIZE_REPLACE
-} RpNormalizeKind;
-
-typedef struct {
-    RpNormalizeKind kind;
-    RpPattern *pattern; /* REPLACE */
-    char *content;      /* PREPEND and REPLACE */
-} RpNormalize;
-
 /* Returns: 1 @out is the new text, 0 it is the old one, -1 as rp_pattern_next(), or it would have more
  * than @most bytes. @edits: (nullable) (element-type RpEdit): appended */
-int rp_normalize(const RpNormalize *step, RpMatch *match, const char *text, gsize length,
-                 gsize most, GString *out, GArray *edits);
+int rp_normalize(const RpStep *step, RpMatch *match, const char *text, gsize length, gsize most,
+                 GString *out, GArray *edits);
 /* The most bytes that normalizers may make of @length: a few words of the file could fill memory. */
 #define RP_NORMALIZE_MOST(length) (32 * (gsize)(length) + 65536)
 
@@ -181,41 +204,10 @@ gboolean rp_added_next(const RpAddedSet *set, gboolean plain, const char *text, 
 /* ---- the whole ---- */
 
 typedef enum {
-    RP_SPLIT_REMOVED,
-    RP_SPLIT_ISOLATED,
-    RP_SPLIT_MERGED_WITH_PREVIOUS,
-    RP_SPLIT_MERGED_WITH_NEXT,
-    RP_SPLIT_CONTIGUOUS
-} RpSplitBehavior;
-
-typedef struct {
-    RpPattern *pattern;
-    RpSplitBehavior behavior;
-    gboolean invert;
-} RpSplit;
-
-typedef enum {
     RP_PREFIX_NEVER,
     RP_PREFIX_FIRST, /* where the text begins */
     RP_PREFIX_ALWAYS
 } RpPrefix;
-
-typedef enum {
-    RP_DECODE_BYTE_LEVEL,
-    RP_DECODE_REPLACE,
-    RP_DECODE_BYTE_FALLBACK,
-    RP_DECODE_FUSE,
-    RP_DECODE_STRIP,
-    RP_DECODE_METASPACE
-} RpDecodeKind;
-
-typedef struct {
-    RpDecodeKind kind;
-    RpPattern *pattern;  /* REPLACE */
-    char *content;       /* REPLACE, STRIP and METASPACE */
-    guint start, stop;   /* STRIP */
-    gboolean drop_first; /* METASPACE */
-} RpDecode;
 
 struct _RpTokenizer {
     RpVocabulary vocabulary;
@@ -232,15 +224,15 @@ struct _RpTokenizer {
     GArray *added;         /* RpAddedToken: all, in the file's order */
     RpAddedSet matched[2]; /* the same: looked for in text as it is, and in normalized text */
     GHashTable *special;   /* ids */
-    GArray *normalizers;   /* RpNormalize */
+    GArray *normalizers;   /* RpStep */
     RpPrefix prefix;       /* before pieces are cut */
     char *prefix_text;
-    RpNormalize *spaces; /* Metaspace's, or %NULL */
-    GArray *splits;      /* RpSplit */
-    GArray *before;      /* guint32: the template's tokens */
+    RpStep spaces;  /* Metaspace's; without content there is none */
+    GArray *splits; /* RpStep */
+    GArray *before; /* guint32: the template's tokens */
     GArray *after;
     guint64 template_hash; /* rp_tokenizer_template_hash() */
-    GArray *decoders;      /* RpDecode */
+    GArray *decoders;      /* RpStep */
     gint64 roles[RP_TOKEN_ROLES];
 };
 
@@ -266,7 +258,5 @@ gboolean rp_tokenizer_read_added(RpJsonPull *pull, const RpJsonField *field, gpo
 
 /* Any text, into a char *; the old one is freed. */
 gboolean rp_tokenizer_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-/* {"String": …} or {"Regex": …}, into an RpPattern *. */
-gboolean rp_tokenizer_read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 /* Each element of an array by @read. */
 gboolean rp_tokenizer_read_each(RpJsonPull *pull, RpJsonRead read, gpointer value);

@@ -20,30 +20,6 @@ clear_added(gpointer data)
     g_free(((RpAddedToken *)data)->content);
 }
 
-static void
-clear_normalize(gpointer data)
-{
-    RpNormalize *step = data;
-
-    rp_pattern_free(step->pattern);
-    g_free(step->content);
-}
-
-static void
-clear_split(gpointer data)
-{
-    rp_pattern_free(((RpSplit *)data)->pattern);
-}
-
-static void
-clear_decode(gpointer data)
-{
-    RpDecode *step = data;
-
-    rp_pattern_free(step->pattern);
-    g_free(step->content);
-}
-
 static GArray *
 array_of(guint size, GDestroyNotify clear)
 {
@@ -66,11 +42,11 @@ tokenizer_new(void)
     for (guint i = 0; i < G_N_ELEMENTS(tokenizer->matched); i++)
         tokenizer->matched[i].tokens = array_of(sizeof(RpAddedToken), clear_added);
     tokenizer->special = g_hash_table_new(NULL, NULL);
-    tokenizer->normalizers = array_of(sizeof(RpNormalize), clear_normalize);
-    tokenizer->splits = array_of(sizeof(RpSplit), clear_split);
+    tokenizer->normalizers = array_of(sizeof(RpStep), rp_step_clear);
+    tokenizer->splits = array_of(sizeof(RpStep), rp_step_clear);
     tokenizer->before = array_of(sizeof(guint32), NULL);
     tokenizer->after = array_of(sizeof(guint32), NULL);
-    tokenizer->decoders = array_of(sizeof(RpDecode), clear_decode);
+    tokenizer->decoders = array_of(sizeof(RpStep), rp_step_clear);
     for (guint i = 0; i < RP_TOKEN_ROLES; i++)
         tokenizer->roles[i] = -1;
     return tokenizer;
@@ -94,9 +70,7 @@ rp_tokenizer_free(RpTokenizer *tokenizer)
     g_array_unref(tokenizer->after);
     g_array_unref(tokenizer->decoders);
     g_free(tokenizer->prefix_text);
-    if (tokenizer->spaces != NULL)
-        clear_normalize(tokenizer->spaces);
-    g_free(tokenizer->spaces);
+    rp_step_clear(&tokenizer->spaces);
     g_free(tokenizer);
 }
 
@@ -111,7 +85,7 @@ normalize_added(const RpTokenizer *tokenizer, RpMatch *match, RpAddedToken *toke
 
     for (guint i = 0; i < tokenizer->normalizers->len; i++) {
         const int changed =
-            rp_normalize(&g_array_index(tokenizer->normalizers, RpNormalize, i), match, text->str,
+            rp_normalize(&g_array_index(tokenizer->normalizers, RpStep, i), match, text->str,
                          text->len, RP_NORMALIZE_MOST(token->length), other, NULL);
 
         if (changed < 0)
