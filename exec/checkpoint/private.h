@@ -64,34 +64,6 @@ guint64 rp_checkpoint_best_step(const char *output);
  * = none. Files that cannot be removed stay. */
 void rp_checkpoint_prune(const char *output, guint keep, guint64 saved);
 
-/* ---- digests.c ---- */
-
-#define RP_CHECKPOINT_SHA256 64 /* digits */
-
-typedef struct {
-    char *name; /* in its directory */
-    guint64 bytes;
-    char sha256[RP_CHECKPOINT_SHA256 + 1];
-} RpCheckpointFile;
-
-/* (element-type RpCheckpointFile) */
-GArray *rp_checkpoint_files_new(void);
-
-static inline RpCheckpointFile *
-rp_checkpoint_file(const GArray *files, guint i)
-{
-    return &g_array_index(files, RpCheckpointFile, i);
-}
-
-typedef struct {
-    char (*sha256)[RP_CHECKPOINT_SHA256 + 1]; /* one for each file */
-    int *number;                              /* errno of each file, or 0 */
-} RpCheckpointDigests;
-
-/* Computes the digests of @files in @directory, largest files first. */
-RpCheckpointDigests rp_checkpoint_digest(const char *directory, GArray *files);
-void rp_checkpoint_digests_clear(RpCheckpointDigests *digests);
-
 /* ---- manifest.c ---- */
 
 /* Whether @path has a manifest and every file in it has its size. Errors:
