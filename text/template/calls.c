@@ -82,6 +82,7 @@ rp_call_row(RpRender *render, const RpRow *row, RpArguments *arguments, RpValue 
     if (row->bytes > 0 && self.type == RP_VALUE_STRING &&
         !rp_render_charge(render, self.length / row->bytes))
         return FALSE;
+    arguments->kind = row->kind;
     return bind(render, row, arguments) && row->call(render, arguments, value);
 }
 
@@ -275,14 +276,7 @@ static gboolean
 call_dict(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     *result = rp_value_dict(rp_dict_new(render->arena));
-    return make_dict(render, arguments, result->dict);
-}
-
-static gboolean
-call_namespace(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    *result = rp_value_dict(rp_dict_new(render->arena));
-    result->type = RP_VALUE_NAMESPACE;
+    result->type = arguments->kind;
     return make_dict(render, arguments, result->dict);
 }
 
@@ -372,8 +366,8 @@ rp_find_global(const char *name)
          .call = call_range,
          .parameters = {"start", "stop", "step"},
          .required = 1},
-        {.name = "dict", .call = call_dict, .any = TRUE},
-        {.name = "namespace", .call = call_namespace, .any = TRUE},
+        {.name = "dict", .call = call_dict, .any = TRUE, .kind = RP_VALUE_DICT},
+        {.name = "namespace", .call = call_dict, .any = TRUE, .kind = RP_VALUE_NAMESPACE},
         {.name = "raise_exception", .call = call_raise, .parameters = {"message"}, .required = 1},
         {.name = "strftime_now", .call = call_strftime, .parameters = {"format"}, .required = 1},
     };

@@ -30,38 +30,14 @@ filter_trim(RpRender *render, const RpArguments *arguments, RpValue *result)
 }
 
 static gboolean
-filter_case(RpRender *render, const RpArguments *arguments, RpCase kind, RpValue *result)
+filter_case(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     RpValue text;
 
     if (!rp_to_text(render, arguments->self, &text))
         return FALSE;
-    *result = rp_string_case(render->arena, text, kind);
+    *result = rp_string_case(render->arena, text, arguments->kind);
     return TRUE;
-}
-
-static gboolean
-filter_upper(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return filter_case(render, arguments, RP_CASE_UPPER, result);
-}
-
-static gboolean
-filter_lower(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return filter_case(render, arguments, RP_CASE_LOWER, result);
-}
-
-static gboolean
-filter_capitalize(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return filter_case(render, arguments, RP_CASE_CAPITALIZE, result);
-}
-
-static gboolean
-filter_title(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return filter_case(render, arguments, RP_CASE_FILTER_TITLE, result);
 }
 
 static gboolean
@@ -468,7 +444,10 @@ rp_find_filter(const char *name)
 {
     static const RpRow rows[] = {
         {.name = "abs", .call = filter_abs},
-        {.name = "capitalize", .call = filter_capitalize, .bytes = RP_DECODED},
+        {.name = "capitalize",
+         .call = filter_case,
+         .bytes = RP_DECODED,
+         .kind = RP_CASE_CAPITALIZE},
         {.name = "count", .call = filter_length, .bytes = RP_SCANNED},
         {.name = "d", .call = filter_default, .parameters = {"default_value", "boolean"}},
         {.name = "default", .call = filter_default, .parameters = {"default_value", "boolean"}},
@@ -481,7 +460,7 @@ rp_find_filter(const char *name)
         {.name = "int", .call = filter_int, .parameters = {"default", "base"}, .bytes = RP_DECODED},
         {.name = "join", .call = filter_join, .parameters = {"d", "attribute"}},
         {.name = "length", .call = filter_length, .bytes = RP_SCANNED},
-        {.name = "lower", .call = filter_lower, .bytes = RP_DECODED},
+        {.name = "lower", .call = filter_case, .bytes = RP_DECODED, .kind = RP_CASE_LOWER},
         {.name = "replace",
          .call = filter_replace,
          .parameters = {"old", "new", "count"},
@@ -490,13 +469,13 @@ rp_find_filter(const char *name)
         {.name = "round", .call = filter_round, .parameters = {"precision", "method"}},
         {.name = "safe", .call = filter_string},
         {.name = "string", .call = filter_string},
-        {.name = "title", .call = filter_title, .bytes = RP_DECODED},
+        {.name = "title", .call = filter_case, .bytes = RP_DECODED, .kind = RP_CASE_FILTER_TITLE},
         {.name = "tojson",
          .call = filter_tojson,
          .parameters = {"ensure_ascii", "indent", "separators", "sort_keys"},
          .bytes = RP_DECODED},
         {.name = "trim", .call = filter_trim, .parameters = {"chars"}, .bytes = RP_DECODED},
-        {.name = "upper", .call = filter_upper, .bytes = RP_DECODED},
+        {.name = "upper", .call = filter_case, .bytes = RP_DECODED, .kind = RP_CASE_UPPER},
     };
 
     return rp_row_find(rows, G_N_ELEMENTS(rows), name);

@@ -230,9 +230,11 @@ filter_unique(RpRender *render, const RpArguments *arguments, RpValue *result)
     return rp_render_charge(render, items->length);
 }
 
+enum { LEAST, GREATEST };
+
 /* The least or the greatest, the first of equals. */
 static gboolean
-extreme(RpRender *render, const RpArguments *arguments, int sign, RpValue *result)
+filter_extreme(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
     RpList *items;
@@ -246,24 +248,12 @@ extreme(RpRender *render, const RpArguments *arguments, int sign, RpValue *resul
         if (!sort_key(render, items->items[i], bound[1], is_set(bound[0]), &key) ||
             (i > 0 && !rp_order(render, key, best, &order)))
             return FALSE;
-        if (i > 0 && order * sign <= 0)
+        if (i > 0 && (arguments->kind == GREATEST ? order <= 0 : order >= 0))
             continue;
         best = key;
         *result = items->items[i];
     }
     return rp_render_charge(render, items->length);
-}
-
-static gboolean
-filter_max(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return extreme(render, arguments, 1, result);
-}
-
-static gboolean
-filter_min(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return extreme(render, arguments, -1, result);
 }
 
 static gboolean
@@ -347,11 +337,14 @@ filter_map(RpRender *render, const RpArguments *arguments, RpValue *result)
     return TRUE;
 }
 
-/* The items of which a test (of an attribute) says @wanted; without a test, their truth. */
+enum { BY_ATTRIBUTE = 1, REJECT = 2 };
+
+/* The items of which a test (of an attribute) says what is wanted; without a test, their truth. */
 static gboolean
-choose(RpRender *render, const RpArguments *arguments, gboolean by_attribute, gboolean wanted,
-       RpValue *result)
+filter_choose(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
+    const gboolean by_attribute = (arguments->kind & BY_ATTRIBUTE) != 0;
+    const gboolean wanted = (arguments->kind & REJECT) == 0;
     const guint n_positional = arguments->n_given - arguments->n_named;
     const RpRow *row = NULL;
     RpArguments inner = *arguments;
@@ -385,30 +378,6 @@ choose(RpRender *render, const RpArguments *arguments, gboolean by_attribute, gb
     return TRUE;
 }
 
-static gboolean
-filter_select(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return choose(render, arguments, FALSE, TRUE, result);
-}
-
-static gboolean
-filter_reject(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return choose(render, arguments, FALSE, FALSE, result);
-}
-
-static gboolean
-filter_selectattr(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return choose(render, arguments, TRUE, TRUE, result);
-}
-
-static gboolean
-filter_rejectattr(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return choose(render, arguments, TRUE, FALSE, result);
-}
-
 const RpRow *
 rp_find_list_filter(const char *name)
 {
@@ -421,13 +390,19 @@ rp_find_list_filter(const char *name)
         {.name = "last", .call = filter_last},
         {.name = "list", .call = filter_list},
         {.name = "map", .call = filter_map, .any = TRUE},
-        {.name = "max", .call = filter_max, .parameters = {"case_sensitive", "attribute"}},
-        {.name = "min", .call = filter_min, .parameters = {"case_sensitive", "attribute"}},
-        {.name = "reject", .call = filter_reject, .any = TRUE},
-        {.name = "rejectattr", .call = filter_rejectattr, .any = TRUE},
+        {.name = "max",
+         .call = filter_extreme,
+         .parameters = {"case_sensitive", "attribute"},
+         .kind = GREATEST},
+        {.name = "min",
+         .call = filter_extreme,
+         .parameters = {"case_sensitive", "attribute"},
+         .kind = LEAST},
+        {.name = "reject", .call = filter_choose, .any = TRUE, .kind = REJECT},
+        {.name = "rejectattr", .call = filter_choose, .any = TRUE, .kind = REJECT | BY_ATTRIBUTE},
         {.name = "reverse", .call = filter_reverse},
-        {.name = "select", .call = filter_select, .any = TRUE},
-        {.name = "selectattr", .call = filter_selectattr, .any = TRUE},
+        {.name = "select", .call = filter_choose, .any = TRUE},
+        {.name = "selectattr", .call = filter_choose, .any = TRUE, .kind = BY_ATTRIBUTE},
         {.name = "sort",
          .call = filter_sort,
          .parameters = {"reverse", "case_sensitive", "attribute"}},

@@ -2,38 +2,23 @@
 
 #include <string.h>
 
+enum { LEFT = 1, RIGHT = 2 };
+
+/* @arguments->kind: LEFT, RIGHT or both */
 static gboolean
-strip(RpRender *render, const RpArguments *arguments, gboolean left, gboolean right,
-      RpValue *result)
+method_strip(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     RpValue chars = arguments->bound[0];
     const gboolean space = !rp_given(chars) || chars.type == RP_VALUE_NONE;
 
     if (!space && !rp_to_text_argument(render, chars, &chars))
         return FALSE;
-    return rp_strip(render, arguments->self, space ? NULL : &chars, left, right, result);
+    return rp_strip(render, arguments->self, space ? NULL : &chars, (arguments->kind & LEFT) != 0,
+                    (arguments->kind & RIGHT) != 0, result);
 }
 
 static gboolean
-method_strip(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return strip(render, arguments, TRUE, TRUE, result);
-}
-
-static gboolean
-method_lstrip(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return strip(render, arguments, TRUE, FALSE, result);
-}
-
-static gboolean
-method_rstrip(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return strip(render, arguments, FALSE, TRUE, result);
-}
-
-static gboolean
-split(RpRender *render, const RpArguments *arguments, gboolean right, RpValue *result)
+method_split(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
     RpValue separator = rp_given(bound[0]) ? bound[0] : rp_none;
@@ -45,21 +30,9 @@ split(RpRender *render, const RpArguments *arguments, gboolean right, RpValue *r
         return rp_render_fail(render, "expected a separator that is not empty");
     if (rp_given(bound[1]) && !rp_to_integer(render, bound[1], &most))
         return FALSE;
-    *result =
-        rp_value_list(rp_string_split(render->arena, arguments->self, separator, most, right));
+    *result = rp_value_list(
+        rp_string_split(render->arena, arguments->self, separator, most, arguments->kind == RIGHT));
     return TRUE;
-}
-
-static gboolean
-method_split(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return split(render, arguments, FALSE, result);
-}
-
-static gboolean
-method_rsplit(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return split(render, arguments, TRUE, result);
 }
 
 static gboolean
@@ -71,7 +44,7 @@ method_splitlines(RpRender *render, const RpArguments *arguments, RpValue *resul
 
 /* Whether the string starts or ends with a string, or with one of a tuple. */
 static gboolean
-has_border(RpRender *render, const RpArguments *arguments, gboolean end, RpValue *result)
+method_has_border(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue borders = arguments->bound[0];
     const guint n = borders.type == RP_VALUE_TUPLE ? borders.list->length : 1;
@@ -82,27 +55,15 @@ has_border(RpRender *render, const RpArguments *arguments, gboolean end, RpValue
         if (!rp_to_text_argument(render, border, &border) ||
             !rp_render_charge(render, border.length / RP_SCANNED))
             return FALSE;
-        truth = end ? rp_string_ends(arguments->self, border)
-                    : rp_string_starts(arguments->self, border);
+        truth = arguments->kind == RIGHT ? rp_string_ends(arguments->self, border)
+                                         : rp_string_starts(arguments->self, border);
     }
     *result = rp_value_bool(truth);
     return TRUE;
 }
 
 static gboolean
-method_startswith(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return has_border(render, arguments, FALSE, result);
-}
-
-static gboolean
-method_endswith(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return has_border(render, arguments, TRUE, result);
-}
-
-static gboolean
-method_removeprefix(RpRender *render, const RpArguments *arguments, RpValue *result)
+method_remove(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue self = arguments->self;
     RpValue part;
@@ -110,37 +71,20 @@ method_removeprefix(RpRender *render, const RpArguments *arguments, RpValue *res
     if (!rp_to_text_argument(render, arguments->bound[0], &part) ||
         !rp_render_charge(render, part.length / RP_SCANNED))
         return FALSE;
-    *result = rp_string_starts(self, part)
-                  ? rp_value_text(self.text + part.length, self.length - part.length)
-                  : self;
+    const gboolean end = arguments->kind == RIGHT;
+
+    *result = self;
+    if (end ? rp_string_ends(self, part) : rp_string_starts(self, part))
+        *result = rp_value_text(self.text + (end ? 0 : part.length), self.length - part.length);
     return TRUE;
 }
 
 static gboolean
-method_removesuffix(RpRender *render, const RpArguments *arguments, RpValue *result)
+method_case(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    const RpValue self = arguments->self;
-    RpValue part;
-
-    if (!rp_to_text_argument(render, arguments->bound[0], &part) ||
-        !rp_render_charge(render, part.length / RP_SCANNED))
-        return FALSE;
-    *result =
-        rp_string_ends(self, part) ? rp_value_text(self.text, self.length - part.length) : self;
+    *result = rp_string_case(render->arena, arguments->self, arguments->kind);
     return TRUE;
 }
-
-#define CASE_METHOD(name, kind)                                                                    \
-    static gboolean method_##name(RpRender *render, const RpArguments *arguments, RpValue *result) \
-    {                                                                                              \
-        *result = rp_string_case(render->arena, arguments->self, kind);                            \
-        return TRUE;                                                                               \
-    }
-
-CASE_METHOD(upper, RP_CASE_UPPER)
-CASE_METHOD(lower, RP_CASE_LOWER)
-CASE_METHOD(title, RP_CASE_TITLE)
-CASE_METHOD(capitalize, RP_CASE_CAPITALIZE)
 
 static gboolean
 method_replace(RpRender *render, const RpArguments *arguments, RpValue *result)
@@ -159,29 +103,17 @@ method_replace(RpRender *render, const RpArguments *arguments, RpValue *result)
 
 /* In characters from the start; -1 if there is none. */
 static gboolean
-find(RpRender *render, const RpArguments *arguments, gboolean last, RpValue *result)
+method_find(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue self = arguments->self;
     RpValue part;
 
     if (!rp_to_text_argument(render, arguments->bound[0], &part))
         return FALSE;
-    const gssize at = rp_string_find(self, part, last);
+    const gssize at = rp_string_find(self, part, arguments->kind == RIGHT);
     *result =
         rp_value_int(at < 0 ? -1 : (gint64)rp_string_length(rp_value_text(self.text, (gsize)at)));
     return rp_render_charge(render, part.length / RP_DECODED);
-}
-
-static gboolean
-method_find(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return find(render, arguments, FALSE, result);
-}
-
-static gboolean
-method_rfind(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return find(render, arguments, TRUE, result);
 }
 
 static gboolean
@@ -207,42 +139,26 @@ method_count(RpRender *render, const RpArguments *arguments, RpValue *result)
     return rp_render_charge(render, part.length / RP_DECODED);
 }
 
+enum { DIGITS, LETTERS, LETTERS_AND_DIGITS, SPACES };
+
 /* Whether there are characters and all are of a class. */
 static gboolean
-all_are(const RpArguments *arguments, gboolean (*is)(gunichar), RpValue *result)
+method_all_are(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
+    static gboolean (*const classes[])(gunichar) = {
+        [DIGITS] = g_unichar_isdigit,
+        [LETTERS] = g_unichar_isalpha,
+        [LETTERS_AND_DIGITS] = g_unichar_isalnum,
+        [SPACES] = rp_is_space,
+    };
     const RpValue self = arguments->self;
     gboolean all = self.length > 0;
     guint bytes = 0;
 
     for (guint i = 0; all && i < self.length; i += bytes)
-        all = is(rp_char_at(self.text + i, &bytes));
+        all = classes[arguments->kind](rp_char_at(self.text + i, &bytes));
     *result = rp_value_bool(all);
     return TRUE;
-}
-
-static gboolean
-method_isdigit(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return all_are(arguments, g_unichar_isdigit, result);
-}
-
-static gboolean
-method_isalpha(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return all_are(arguments, g_unichar_isalpha, result);
-}
-
-static gboolean
-method_isalnum(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return all_are(arguments, g_unichar_isalnum, result);
-}
-
-static gboolean
-method_isspace(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return all_are(arguments, rp_is_space, result);
 }
 
 static gboolean
@@ -330,16 +246,17 @@ method_get(RpRender *render, const RpArguments *arguments, RpValue *result)
     return TRUE;
 }
 
-typedef enum { KEYS, VALUES, ITEMS } View;
+enum { KEYS, VALUES, ITEMS };
 
 static gboolean
-view(RpRender *render, const RpDict *dict, View of, RpValue *result)
+method_view(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
+    const RpDict *dict = arguments->self.dict;
     RpList *list = rp_list_new(render->arena, dict->length);
 
     for (guint i = 0; i < dict->length; i++) {
-        RpValue item = of == VALUES ? dict->pairs[i].value : dict->pairs[i].key;
-        if (of == ITEMS) {
+        RpValue item = arguments->kind == VALUES ? dict->pairs[i].value : dict->pairs[i].key;
+        if (arguments->kind == ITEMS) {
             RpList *pair = rp_list_new(render->arena, 2);
             rp_list_append(render->arena, pair, dict->pairs[i].key);
             rp_list_append(render->arena, pair, dict->pairs[i].value);
@@ -350,24 +267,6 @@ view(RpRender *render, const RpDict *dict, View of, RpValue *result)
     }
     *result = rp_value_list(list);
     return rp_render_charge(render, dict->length / 16);
-}
-
-static gboolean
-method_keys(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return view(render, arguments->self.dict, KEYS, result);
-}
-
-static gboolean
-method_values(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return view(render, arguments->self.dict, VALUES, result);
-}
-
-static gboolean
-method_items(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return view(render, arguments->self.dict, ITEMS, result);
 }
 
 static gboolean
@@ -407,35 +306,35 @@ rp_find_method(const char *name, RpValueType type)
 #define LISTS (1u << RP_VALUE_LIST | 1u << RP_VALUE_TUPLE)
 #define DICT (1u << RP_VALUE_DICT)
     static const RpRow rows[] = {
-        {"strip", method_strip, {"chars"}, 0, FALSE, STRING, RP_DECODED},
-        {"lstrip", method_lstrip, {"chars"}, 0, FALSE, STRING, RP_DECODED},
-        {"rstrip", method_rstrip, {"chars"}, 0, FALSE, STRING, RP_DECODED},
-        {"split", method_split, {"sep", "maxsplit"}, 0, FALSE, STRING, RP_DECODED},
-        {"rsplit", method_rsplit, {"sep", "maxsplit"}, 0, FALSE, STRING, RP_DECODED},
+        {"strip", method_strip, {"chars"}, 0, FALSE, STRING, RP_DECODED, LEFT | RIGHT},
+        {"lstrip", method_strip, {"chars"}, 0, FALSE, STRING, RP_DECODED, LEFT},
+        {"rstrip", method_strip, {"chars"}, 0, FALSE, STRING, RP_DECODED, RIGHT},
+        {"split", method_split, {"sep", "maxsplit"}, 0, FALSE, STRING, RP_DECODED, LEFT},
+        {"rsplit", method_split, {"sep", "maxsplit"}, 0, FALSE, STRING, RP_DECODED, RIGHT},
         {"splitlines", method_splitlines, {NULL}, 0, FALSE, STRING, RP_DECODED},
-        {"startswith", method_startswith, {"prefix"}, 1, FALSE, STRING, 0},
-        {"endswith", method_endswith, {"suffix"}, 1, FALSE, STRING, 0},
-        {"removeprefix", method_removeprefix, {"prefix"}, 1, FALSE, STRING, 0},
-        {"removesuffix", method_removesuffix, {"suffix"}, 1, FALSE, STRING, 0},
-        {"upper", method_upper, {NULL}, 0, FALSE, STRING, RP_DECODED},
-        {"lower", method_lower, {NULL}, 0, FALSE, STRING, RP_DECODED},
-        {"title", method_title, {NULL}, 0, FALSE, STRING, RP_DECODED},
-        {"capitalize", method_capitalize, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"startswith", method_has_border, {"prefix"}, 1, FALSE, STRING, 0, LEFT},
+        {"endswith", method_has_border, {"suffix"}, 1, FALSE, STRING, 0, RIGHT},
+        {"removeprefix", method_remove, {"prefix"}, 1, FALSE, STRING, 0, LEFT},
+        {"removesuffix", method_remove, {"suffix"}, 1, FALSE, STRING, 0, RIGHT},
+        {"upper", method_case, {NULL}, 0, FALSE, STRING, RP_DECODED, RP_CASE_UPPER},
+        {"lower", method_case, {NULL}, 0, FALSE, STRING, RP_DECODED, RP_CASE_LOWER},
+        {"title", method_case, {NULL}, 0, FALSE, STRING, RP_DECODED, RP_CASE_TITLE},
+        {"capitalize", method_case, {NULL}, 0, FALSE, STRING, RP_DECODED, RP_CASE_CAPITALIZE},
         {"replace", method_replace, {"old", "new", "count"}, 2, FALSE, STRING, RP_DECODED},
-        {"find", method_find, {"sub"}, 1, FALSE, STRING, RP_SCANNED},
-        {"rfind", method_rfind, {"sub"}, 1, FALSE, STRING, RP_SCANNED},
+        {"find", method_find, {"sub"}, 1, FALSE, STRING, RP_SCANNED, LEFT},
+        {"rfind", method_find, {"sub"}, 1, FALSE, STRING, RP_SCANNED, RIGHT},
         {"count", method_count, {"value"}, 1, FALSE, STRING | LISTS, RP_SCANNED},
         {"index", method_index, {"value"}, 1, FALSE, LISTS, 0},
-        {"isdigit", method_isdigit, {NULL}, 0, FALSE, STRING, RP_DECODED},
-        {"isalpha", method_isalpha, {NULL}, 0, FALSE, STRING, RP_DECODED},
-        {"isalnum", method_isalnum, {NULL}, 0, FALSE, STRING, RP_DECODED},
-        {"isspace", method_isspace, {NULL}, 0, FALSE, STRING, RP_DECODED},
+        {"isdigit", method_all_are, {NULL}, 0, FALSE, STRING, RP_DECODED, DIGITS},
+        {"isalpha", method_all_are, {NULL}, 0, FALSE, STRING, RP_DECODED, LETTERS},
+        {"isalnum", method_all_are, {NULL}, 0, FALSE, STRING, RP_DECODED, LETTERS_AND_DIGITS},
+        {"isspace", method_all_are, {NULL}, 0, FALSE, STRING, RP_DECODED, SPACES},
         {"format", method_format, {NULL}, 0, TRUE, STRING, RP_DECODED},
         {"join", method_join, {"iterable"}, 1, FALSE, STRING, 0},
         {"get", method_get, {"key", "default"}, 1, FALSE, DICT, 0},
-        {"keys", method_keys, {NULL}, 0, FALSE, DICT, 0},
-        {"values", method_values, {NULL}, 0, FALSE, DICT, 0},
-        {"items", method_items, {NULL}, 0, FALSE, DICT, 0},
+        {"keys", method_view, {NULL}, 0, FALSE, DICT, 0, KEYS},
+        {"values", method_view, {NULL}, 0, FALSE, DICT, 0, VALUES},
+        {"items", method_view, {NULL}, 0, FALSE, DICT, 0, ITEMS},
         {"copy", method_copy, {NULL}, 0, FALSE, DICT | LISTS, 0},
         {"append", method_change, {NULL}, 0, TRUE, LISTS, 0},
         {"extend", method_change, {NULL}, 0, TRUE, LISTS, 0},

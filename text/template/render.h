@@ -47,6 +47,7 @@ typedef struct {
 /* Most parameters of a call. */
 #define RP_MAX_PARAMETERS 5
 typedef struct {
+    guint kind;                       /* the row's */
     RpValue self;                     /* filters, tests and methods: their object */
     RpValue bound[RP_MAX_PARAMETERS]; /* by the row's parameters; rp_given() says whether it is
                                          there */
@@ -67,6 +68,7 @@ typedef struct {
     gboolean any; /* takes arguments as they come */
     guint types;  /* a method's: bits of the RpValueType that have it */
     guint bytes;  /* text bytes that take a step, since it reads all of them; 0: it does not */
+    guint kind;   /* which of several that @call does */
 } RpRow;
 
 /* Characters that are decoded one by one, and bytes that are scanned, in the time of a step. */

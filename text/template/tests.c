@@ -2,45 +2,19 @@
 
 #include <string.h>
 
+/* Whether the value's type is one of the bits of @arguments->kind. */
 static gboolean
-is_type(RpValue self, guint types, RpValue *result)
+test_type(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    *result = rp_value_bool((types >> self.type & 1) != 0);
-    return TRUE;
-}
-
-#define BIT(type) (1u << RP_VALUE_##type)
-#define TYPE_TEST(name, types)                                                                     \
-    static gboolean test_##name(RpRender *render, const RpArguments *arguments, RpValue *result)   \
-    {                                                                                              \
-        return is_type(arguments->self, types, result);                                            \
-    }
-
-TYPE_TEST(defined, ~BIT(UNDEFINED))
-TYPE_TEST(undefined, BIT(UNDEFINED))
-TYPE_TEST(none, BIT(NONE))
-TYPE_TEST(boolean, BIT(BOOLEAN))
-TYPE_TEST(integer, BIT(INTEGER))
-TYPE_TEST(float, BIT(FLOAT))
-TYPE_TEST(number, BIT(BOOLEAN) | BIT(INTEGER) | BIT(FLOAT))
-TYPE_TEST(string, BIT(STRING))
-TYPE_TEST(mapping, BIT(DICT))
-TYPE_TEST(callable, BIT(FUNCTION))
-TYPE_TEST(sequence, BIT(UNDEFINED) | BIT(STRING) | BIT(LIST) | BIT(TUPLE) | BIT(DICT))
-TYPE_TEST(iterable,
-          BIT(UNDEFINED) | BIT(STRING) | BIT(LIST) | BIT(TUPLE) | BIT(DICT) | BIT(GENERATOR))
-
-static gboolean
-test_true(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    *result = rp_value_bool(arguments->self.type == RP_VALUE_BOOLEAN && arguments->self.boolean);
+    *result = rp_value_bool((arguments->kind >> arguments->self.type & 1) != 0);
     return TRUE;
 }
 
 static gboolean
-test_false(RpRender *render, const RpArguments *arguments, RpValue *result)
+test_truth(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    *result = rp_value_bool(arguments->self.type == RP_VALUE_BOOLEAN && !arguments->self.boolean);
+    *result = rp_value_bool(arguments->self.type == RP_VALUE_BOOLEAN &&
+                            !arguments->self.boolean == !arguments->kind);
     return TRUE;
 }
 
@@ -57,15 +31,9 @@ remainder_is(RpRender *render, RpValue self, RpValue divisor, gint64 rest, RpVal
 }
 
 static gboolean
-test_odd(RpRender *render, const RpArguments *arguments, RpValue *result)
+test_parity(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    return remainder_is(render, arguments->self, rp_value_int(2), 1, result);
-}
-
-static gboolean
-test_even(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return remainder_is(render, arguments->self, rp_value_int(2), 0, result);
+    return remainder_is(render, arguments->self, rp_value_int(2), arguments->kind, result);
 }
 
 static gboolean
@@ -76,13 +44,14 @@ test_divisible(RpRender *render, const RpArguments *arguments, RpValue *result)
 
 /* Whether there is a letter, and none of the other case. */
 static gboolean
-has_case(RpRender *render, RpValue self, gboolean upper, RpValue *result)
+test_case(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
+    const gboolean upper = arguments->kind == RP_CASE_UPPER;
     gboolean other = FALSE, some = FALSE;
     guint bytes = 0;
     RpValue text;
 
-    if (!rp_to_text(render, self, &text))
+    if (!rp_to_text(render, arguments->self, &text))
         return FALSE;
     for (guint i = 0; i < text.length; i += bytes) {
         const gunichar c = rp_char_at(text.text + i, &bytes);
@@ -91,18 +60,6 @@ has_case(RpRender *render, RpValue self, gboolean upper, RpValue *result)
     }
     *result = rp_value_bool(some && !other);
     return TRUE;
-}
-
-static gboolean
-test_upper(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return has_case(render, arguments->self, TRUE, result);
-}
-
-static gboolean
-test_lower(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    return has_case(render, arguments->self, FALSE, result);
 }
 
 static gboolean
@@ -117,68 +74,64 @@ test_same(RpRender *render, const RpArguments *arguments, RpValue *result)
     return TRUE;
 }
 
-#define COMPARE_TEST(name, operation)                                                              \
-    static gboolean test_##name(RpRender *render, const RpArguments *arguments, RpValue *result)   \
-    {                                                                                              \
-        gboolean truth = FALSE;                                                                    \
-        const gboolean done =                                                                      \
-            rp_compare(render, operation, arguments->self, arguments->bound[0], &truth);           \
-        *result = rp_value_bool(truth);                                                            \
-        return done;                                                                               \
-    }
+static gboolean
+test_compare(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    gboolean truth = FALSE;
 
-COMPARE_TEST(equal, RP_OP_EQUAL)
-COMPARE_TEST(unequal, RP_OP_UNEQUAL)
-COMPARE_TEST(less, RP_OP_LESS)
-COMPARE_TEST(less_equal, RP_OP_LESS_EQUAL)
-COMPARE_TEST(greater, RP_OP_GREATER)
-COMPARE_TEST(greater_equal, RP_OP_GREATER_EQUAL)
-COMPARE_TEST(in, RP_OP_IN)
+    if (!rp_compare(render, arguments->kind, arguments->self, arguments->bound[0], &truth))
+        return FALSE;
+    *result = rp_value_bool(truth);
+    return TRUE;
+}
 
 const RpRow *
 rp_find_test(const char *name)
 {
-#define OTHER(text, function)                                                                      \
+#define BIT(type) (1u << RP_VALUE_##type)
+#define SEQUENCES (BIT(UNDEFINED) | BIT(STRING) | BIT(LIST) | BIT(TUPLE) | BIT(DICT))
+#define OTHER(text, function, ...)                                                                 \
     {                                                                                              \
-        .name = text, .call = function, .parameters = {"other"}, .required = 1                     \
+        .name = text, .call = function, .parameters = {"other"}, .required = 1, __VA_ARGS__        \
     }
+#define COMPARE(text, operation) OTHER(text, test_compare, .kind = RP_OP_##operation)
     static const RpRow rows[] = {
-        {.name = "defined", .call = test_defined},
-        {.name = "undefined", .call = test_undefined},
-        {.name = "none", .call = test_none},
-        {.name = "boolean", .call = test_boolean},
-        {.name = "integer", .call = test_integer},
-        {.name = "float", .call = test_float},
-        {.name = "number", .call = test_number},
-        {.name = "string", .call = test_string},
-        {.name = "mapping", .call = test_mapping},
-        {.name = "sequence", .call = test_sequence},
-        {.name = "iterable", .call = test_iterable},
-        {.name = "callable", .call = test_callable},
-        {.name = "true", .call = test_true},
-        {.name = "false", .call = test_false},
-        {.name = "odd", .call = test_odd},
-        {.name = "even", .call = test_even},
-        {.name = "upper", .call = test_upper, .bytes = RP_DECODED},
-        {.name = "lower", .call = test_lower, .bytes = RP_DECODED},
-        OTHER("divisibleby", test_divisible),
-        OTHER("sameas", test_same),
-        OTHER("in", test_in),
-        OTHER("eq", test_equal),
-        OTHER("equalto", test_equal),
-        OTHER("ne", test_unequal),
-        OTHER("lt", test_less),
-        OTHER("lessthan", test_less),
-        OTHER("le", test_less_equal),
-        OTHER("gt", test_greater),
-        OTHER("greaterthan", test_greater),
-        OTHER("ge", test_greater_equal),
-        OTHER("==", test_equal),
-        OTHER("!=", test_unequal),
-        OTHER("<", test_less),
-        OTHER("<=", test_less_equal),
-        OTHER(">", test_greater),
-        OTHER(">=", test_greater_equal),
+        {.name = "defined", .call = test_type, .kind = ~BIT(UNDEFINED)},
+        {.name = "undefined", .call = test_type, .kind = BIT(UNDEFINED)},
+        {.name = "none", .call = test_type, .kind = BIT(NONE)},
+        {.name = "boolean", .call = test_type, .kind = BIT(BOOLEAN)},
+        {.name = "integer", .call = test_type, .kind = BIT(INTEGER)},
+        {.name = "float", .call = test_type, .kind = BIT(FLOAT)},
+        {.name = "number", .call = test_type, .kind = BIT(BOOLEAN) | BIT(INTEGER) | BIT(FLOAT)},
+        {.name = "string", .call = test_type, .kind = BIT(STRING)},
+        {.name = "mapping", .call = test_type, .kind = BIT(DICT)},
+        {.name = "sequence", .call = test_type, .kind = SEQUENCES},
+        {.name = "iterable", .call = test_type, .kind = SEQUENCES | BIT(GENERATOR)},
+        {.name = "callable", .call = test_type, .kind = BIT(FUNCTION)},
+        {.name = "true", .call = test_truth, .kind = TRUE},
+        {.name = "false", .call = test_truth, .kind = FALSE},
+        {.name = "odd", .call = test_parity, .kind = 1},
+        {.name = "even", .call = test_parity, .kind = 0},
+        {.name = "upper", .call = test_case, .bytes = RP_DECODED, .kind = RP_CASE_UPPER},
+        {.name = "lower", .call = test_case, .bytes = RP_DECODED, .kind = RP_CASE_LOWER},
+        OTHER("divisibleby", test_divisible, .kind = 0),
+        OTHER("sameas", test_same, .kind = 0),
+        COMPARE("in", IN),
+        COMPARE("eq", EQUAL),
+        COMPARE("equalto", EQUAL),
+        COMPARE("ne", UNEQUAL),
+        COMPARE("lt", LESS),
+        COMPARE("lessthan", LESS),
+        COMPARE("le", LESS_EQUAL),
+        COMPARE("gt", GREATER),
+        COMPARE("greaterthan", GREATER),
+        COMPARE("ge", GREATER_EQUAL),
+        COMPARE("==", EQUAL),
+        COMPARE("!=", UNEQUAL),
+        COMPARE("<", LESS),
+        COMPARE("<=", LESS_EQUAL),
+        COMPARE(">", GREATER),
+        COMPARE(">=", GREATER_EQUAL),
     };
 
     return rp_row_find(rows, G_N_ELEMENTS(rows), name);
