@@ -90,10 +90,7 @@ check_text(const RpChat *chat, const char *json, gsize length, const RpChatSampl
     gsize last = 0, n_bytes = 0;
     const gboolean done = rp_chat_render(chat, "fuzz", 3, json, length, &text, &error);
 
-    if (!was_taken(done, error)) {
-        g_assert(strstr(error->message, "input_ids") != NULL);
-        return;
-    }
+    g_assert(was_taken(done, error));
     for (guint i = 0; i < text.spans->len; i++) {
         const RpChatSpan *span = &g_array_index(text.spans, RpChatSpan, i);
         g_assert(span->start >= last && span->start < span->end && span->end <= text.text->len);

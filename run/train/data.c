@@ -213,8 +213,7 @@ open_cache(const RpSamplesSource *source, char *const *files, gboolean texts,
 
     if (texts) {
         const RpChatOptions how = {.train_on = (RpTrainOn)source->run->train_on,
-                                   .template_file = source->run->chat_template,
-                                   .vocabulary = options.vocabulary};
+                                   .template_file = source->run->chat_template};
 
         if (source->model == NULL) {
             g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_NO_MODEL,

@@ -316,8 +316,6 @@ RP_TEST_OF(makes_samples, const Fixture *fixture)
         {"{\"text\": \"some words\"}", G_MAXSIZE, FALSE, TRUE},
         {"{\"text\": \"some words<|end|>\"}", G_MAXSIZE, FALSE, TRUE},
         {"{\"messages\": [" U("q") "]}", 0, FALSE, FALSE},
-        {"{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}", 2, FALSE, FALSE},
-        {"{\"input_ids\": [1, 2, 3], \"attention_mask\": [1, 1, 0]}", 2, FALSE, FALSE},
     };
     g_autoptr(RpChat) chat = open_chat(fixture, CHATML, 0, NULL);
     const gint32 eos = (gint32)rp_tokenizer_role(fixture->tokenizer, RP_TOKEN_EOS);

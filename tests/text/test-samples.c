@@ -61,7 +61,7 @@ setup(Fixture *f)
              "{{ m.content }}<end>{% endfor %}\"}");
     f->tokenizer = rp_tokenizer_open(f->model, &f->error);
     rp_assert_no_error(f->error);
-    f->chat = rp_chat_open(f->model, f->tokenizer, &(RpChatOptions){.vocabulary = 28}, &f->error);
+    f->chat = rp_chat_open(f->model, f->tokenizer, &(RpChatOptions){0}, &f->error);
     rp_assert_no_error(f->error);
     f->encoder = rp_encoder_new(&(RpEncoderOptions){.chat = f->chat, .vocabulary = 28});
 }

@@ -4,8 +4,9 @@
  *   {"messages": [...]} -> template -> text and the spans to learn -> tokenizer -> ids, labels
  *
  * Records are chats (`messages`; `conversations`, as ShareGPT writes them; `instruction`, as Alpaca),
- * `prompt` and `completion`, `text`, or `input_ids`. docs/data.md has their keys, and the rule by
- * which the text to learn is found: in the text as it is rendered, never by searching ids.
+ * `prompt` and `completion`, or `text`; those of `input_ids` are text/samples'. docs/data.md has their
+ * keys, and the rule by which the text to learn is found: in the text as it is rendered, never by
+ * searching ids.
  *
  * An RpChat may be used by several threads at once.
  */
@@ -32,8 +33,7 @@ extern const char *const rp_train_on_names[];
 typedef struct {
     RpTrainOn train_on;
     const char *template_file; /* (nullable): file of `chat_template`, not the checkpoint's */
-    GDateTime *now;   /* (nullable): the date that templates see; NULL: when it is opened */
-    guint vocabulary; /* ids of `input_ids` are below; 0: the tokenizer's size */
+    GDateTime *now; /* (nullable): the date that templates see; NULL: when it is opened */
 } RpChatOptions;
 
 typedef struct _RpChat RpChat;
@@ -77,7 +77,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpChatText, rp_chat_text_clear)
  * @file: for messages
  * @line: the record's in its file, from 1
  * @json: the record, @length bytes
- * @text: (out): text of a record that has no ids; set on success only
+ * @text: (out): set on success only
  *
  * Errors: RP_CHAT_ERROR with file, line, column and keys
  */

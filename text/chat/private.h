@@ -25,7 +25,7 @@ struct _RpChat {
 /* From files of the checkpoint, or options->template_file. */
 gboolean rp_chat_read_checkpoint(RpChat *chat, GError **error);
 
-typedef enum { RP_RECORD_CHAT, RP_RECORD_COMPLETION, RP_RECORD_TEXT, RP_RECORD_IDS } RpRecordKind;
+typedef enum { RP_RECORD_CHAT, RP_RECORD_COMPLETION, RP_RECORD_TEXT } RpRecordKind;
 
 typedef enum { RP_TRAIN_DEFAULT, RP_TRAIN_YES, RP_TRAIN_NO } RpTrainMessage;
 
@@ -46,8 +46,6 @@ typedef struct {
     RpDict *variables; /* chat_template_kwargs; (nullable) */
     RpValue prompt;    /* a completion's */
     RpValue text;      /* a text's or a completion's */
-    GArray *ids;       /* (element-type gint32) */
-    GArray *labels;    /* the same */
     const char *file;  /* for messages, with @line */
     guint64 line;
 } RpRecord;
@@ -56,8 +54,8 @@ void rp_record_clear(RpRecord *record);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRecord, rp_record_clear)
 
 /* @record: (out). Errors: RP_CHAT_ERROR_RECORD */
-gboolean rp_record_read(const RpChat *chat, const char *file, guint64 line, const char *json,
-                        gsize length, RpRecord *record, GError **error);
+gboolean rp_record_read(const char *file, guint64 line, const char *json, gsize length,
+                        RpRecord *record, GError **error);
 
 /* How the messages of a key are written. */
 typedef enum {

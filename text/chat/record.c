@@ -19,7 +19,6 @@ typedef struct {
     RpValue output;
     RpValue text;
     RpList *history; /* pairs; NULL: none */
-    GArray *mask;    /* attention_mask */
     RpValue variables;
     RpValue tools;
 } Line;
@@ -178,47 +177,6 @@ read_variables(RpJsonPull *pull, const RpJsonField *field, gpointer data)
     return read_any(pull, line->record, &line->variables);
 }
 
-/* Whole numbers; -100 where @masked. */
-static gboolean
-read_numbers(RpJsonPull *pull, guint64 below, gboolean masked, GArray *numbers)
-{
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
-        gint32 number = RP_CHAT_MASKED;
-        guint64 whole = 0;
-        double negative = 0.0;
-        g_autofree char *expected = NULL;
-        if (masked && pull->at < pull->end && *pull->at == '-') {
-            if (!rp_json_pull_number(pull, &negative))
-                return FALSE;
-            if (negative != RP_CHAT_MASKED)
-                return rp_json_pull_fail_value(pull, "an id, or -100");
-        } else {
-            if (!rp_json_pull_whole(pull, &whole))
-                return FALSE;
-            if (whole >= below) {
-                expected = g_strdup_printf("a number from 0 to %" G_GUINT64_FORMAT, below - 1);
-                return rp_json_pull_fail_value(pull, expected);
-            }
-            number = (gint32)whole;
-        }
-        g_array_append_val(numbers, number);
-    }
-    return !pull->failed;
-}
-
-static gboolean
-read_ids(RpJsonPull *pull, const RpJsonField *field, gpointer data)
-{
-    Line *line = data;
-    GArray *numbers = field->key[0] == 'i'   ? line->record->ids
-                      : field->key[0] == 'l' ? line->record->labels
-                                             : line->mask;
-
-    return read_numbers(pull, (guint64)field->max, field->key[0] == 'l', numbers);
-}
-
 /* A system's text in front, where the chat has none. */
 static void
 put_system_first(Line *line)
@@ -281,33 +239,6 @@ make_completion(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
     return TRUE;
 }
 
-static gboolean
-make_ids(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
-{
-    RpRecord *record = line->record;
-    const guint n = record->ids->len;
-    gboolean padding = FALSE;
-
-    record->kind = RP_RECORD_IDS;
-    if (n == 0)
-        return rp_json_record_fail(fields, pull, "input_ids", "at least one id");
-    if (rp_json_record_at(fields, "labels") == NULL)
-        g_array_append_vals(record->labels, record->ids->data, n);
-    if (record->labels->len != n)
-        return rp_json_record_fail(fields, pull, "labels", "as many labels as ids");
-    if (line->mask->len != 0 && line->mask->len != n)
-        return rp_json_record_fail(fields, pull, "attention_mask", "as many numbers as ids");
-    for (guint i = 0; i < line->mask->len; i++) {
-        const gboolean one = g_array_index(line->mask, gint32, i) == 1;
-        if (padding && one)
-            return rp_json_record_fail(fields, pull, "attention_mask", "ones, then zeros");
-        padding |= !one;
-        if (padding)
-            g_array_index(record->labels, gint32, i) = RP_CHAT_MASKED;
-    }
-    return TRUE;
-}
-
 /* Finds the kind of the record. A line that fits several is the first of these. */
 static gboolean
 choose_kind(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
@@ -315,8 +246,6 @@ choose_kind(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
     RpRecord *record = line->record;
 
     record->kind = RP_RECORD_CHAT;
-    if (rp_json_record_at(fields, "input_ids") != NULL)
-        return make_ids(line, fields, pull);
     if (line->has_messages) {
         put_system_first(line);
         return TRUE;
@@ -339,10 +268,9 @@ choose_kind(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
 }
 
 static gboolean
-read_line(RpJsonPull *pull, Line *line, guint vocabulary)
+read_line(RpJsonPull *pull, Line *line)
 {
-    const double ids = vocabulary > 0 ? vocabulary : G_MAXINT32;
-    const RpJsonField fields[] = {
+    static const RpJsonField fields[] = {
         {"messages", read_messages, .null_is_absent = TRUE},
         {"conversations", read_messages, .null_is_absent = TRUE},
         {"prompt", read_prompt, .null_is_absent = TRUE},
@@ -356,9 +284,6 @@ read_line(RpJsonPull *pull, Line *line, guint vocabulary)
         {"tools", read_tools, .null_is_absent = TRUE},
         {"documents", read_documents, .null_is_absent = TRUE},
         {"chat_template_kwargs", read_variables, .null_is_absent = TRUE},
-        {"input_ids", read_ids, .max = ids, .null_is_absent = TRUE},
-        {"labels", read_ids, .max = ids, .null_is_absent = TRUE},
-        {"attention_mask", read_ids, .max = 2, .null_is_absent = TRUE},
         {NULL, rp_json_read_ignored},
     };
     RpJsonRecord record;
@@ -368,25 +293,18 @@ read_line(RpJsonPull *pull, Line *line, guint vocabulary)
 }
 
 gboolean
-rp_record_read(const RpChat *chat, const char *file, guint64 line, const char *json, gsize length,
-               RpRecord *record, GError **error)
+rp_record_read(const char *file, guint64 line, const char *json, gsize length, RpRecord *record,
+               GError **error)
 {
     g_autoptr(GArray) completion = g_array_new(FALSE, FALSE, sizeof(RpMessage));
-    g_autoptr(GArray) mask = g_array_new(FALSE, FALSE, sizeof(gint32));
-    const guint vocabulary = chat->options.vocabulary > 0 ? chat->options.vocabulary
-                             : chat->tokenizer != NULL    ? rp_tokenizer_size(chat->tokenizer)
-                                                          : 0;
     g_auto(RpRecord) read = {.arena = rp_arena_new(RP_CHAT_MAX_BYTES, G_MAXUINT64),
                              .messages = g_array_new(FALSE, FALSE, sizeof(RpMessage)),
                              .tools = rp_none,
                              .documents = rp_none,
-                             .ids = g_array_new(FALSE, FALSE, sizeof(gint32)),
-                             .labels = g_array_new(FALSE, FALSE, sizeof(gint32)),
                              .file = file,
                              .line = line};
     Line all = {.record = &read,
                 .completion = completion,
-                .mask = mask,
                 .system = rp_none,
                 .instruction = rp_none,
                 .input = rp_none,
@@ -398,7 +316,7 @@ rp_record_read(const RpChat *chat, const char *file, guint64 line, const char *j
 
     if (!rp_json_pull_init_line(&pull, file, line - 1, json, length, RP_CHAT_ERROR,
                                 RP_CHAT_ERROR_RECORD, error) ||
-        !read_line(&pull, &all, vocabulary))
+        !read_line(&pull, &all))
         return FALSE;
     for (guint i = 0; i < read.messages->len; i++)
         g_array_index(read.messages, RpMessage, i).dict->tag = i + 1;
@@ -415,9 +333,5 @@ rp_record_clear(RpRecord *record)
     rp_arena_free(record->arena);
     if (record->messages != NULL)
         g_array_free(record->messages, TRUE);
-    if (record->ids != NULL)
-        g_array_free(record->ids, TRUE);
-    if (record->labels != NULL)
-        g_array_free(record->labels, TRUE);
     *record = (RpRecord){0};
 }

@@ -38,14 +38,8 @@ rp_chat_render(const RpChat *chat, const char *file, guint64 line, const char *j
 {
     g_auto(RpRecord) record = {0};
 
-    if (!rp_record_read(chat, file, line, json, length, &record, error))
-        return FALSE;
-    if (record.kind != RP_RECORD_IDS)
-        return render_record(chat, &record, text, error);
-    g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RECORD,
-                "%s: line %" G_GUINT64_FORMAT ": expected a record with text, found input_ids",
-                file, line);
-    return FALSE;
+    return rp_record_read(file, line, json, length, &record, error) &&
+           render_record(chat, &record, text, error);
 }
 
 void
@@ -136,16 +130,6 @@ tokenize(const RpChat *chat, const RpRecord *record, const RpChatText *text, RpC
     return TRUE;
 }
 
-/* The ids of the record itself. */
-static void
-take_ids(const RpRecord *record, RpChatSample *sample)
-{
-    g_array_append_vals(sample->ids, record->ids->data, record->ids->len);
-    g_array_append_vals(sample->labels, record->labels->data, record->labels->len);
-    for (guint i = 0; i < record->labels->len; i++)
-        sample->n_learned += g_array_index(record->labels, gint32, i) != RP_CHAT_MASKED;
-}
-
 gboolean
 rp_chat_sample(const RpChat *chat, const char *file, guint64 line, const char *json, gsize length,
                RpChatSample *sample, GError **error)
@@ -156,12 +140,9 @@ rp_chat_sample(const RpChat *chat, const char *file, guint64 line, const char *j
                                  .labels = g_array_new(FALSE, FALSE, sizeof(gint32)),
                                  .weights = g_array_new(FALSE, FALSE, sizeof(float))};
 
-    if (!rp_record_read(chat, file, line, json, length, &record, error))
-        return FALSE;
-    if (record.kind == RP_RECORD_IDS)
-        take_ids(&record, &made);
-    else if (!render_record(chat, &record, &text, error) ||
-             !tokenize(chat, &record, &text, &made, error))
+    if (!rp_record_read(file, line, json, length, &record, error) ||
+        !render_record(chat, &record, &text, error) ||
+        !tokenize(chat, &record, &text, &made, error))
         return FALSE;
     *sample = made;
     made = (RpChatSample){0};
