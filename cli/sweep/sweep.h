@@ -1,15 +1,14 @@
 /**
- * `roundpipe sweep`: one simulation for each combination of what options are given (grid.c), as many at
- * once as there are processors (expert/sweep.c), a row of a CSV file each (rows.c), and pictures of that (picture.c).
+ * `roundpipe sweep`: one simulation for each combination of what options are given (rows.c), as many at
+ * once as there are processors (expert/sweep.c), a row of a CSV file each (rows.c).
  */
 #pragma once
 
 #include "cli/cli.h"
-#include "plots/figure.h"
 
 #define RP_SWEEP_MOST_ROWS 100000
 
-/* ---- grid.c ---- */
+/* ---- combinations ---- */
 
 /* An option that is given, or the models. */
 typedef struct {
@@ -45,7 +44,7 @@ guint rp_sweep_grid_place(const RpSweepGrid *grid, guint i, guint axis);
 /* The options of row @i; texts are the grid's. */
 void rp_sweep_grid_args(const RpSweepGrid *grid, guint i, RpArgs *args);
 
-/* ---- rows.c ---- */
+/* ---- their rows ---- */
 
 /* The columns of a row behind the grid's. */
 typedef enum {
@@ -107,20 +106,3 @@ const RpSweepColumn *rp_sweep_rows_result(const RpSweepRows *rows, guint column)
 void rp_sweep_rows_add(RpSweepRows *rows, guint i, const char *const *results);
 /* Puts the file in the order of the grid. Errors: G_FILE_ERROR, also those of rp_sweep_rows_add() */
 gboolean rp_sweep_rows_finish(RpSweepRows *rows, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* ---- picture.c ---- */
-
-/* Sees that --axes and --series name columns. Errors: RP_CLI_ERROR_USAGE */
-gboolean rp_sweep_check_picture(const RpSweepRows *rows, const char *axes, const char *series,
-                                GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/**
- * rp_sweep_picture:
- * @axes: (nullable): "Y:X", names of columns
- * @series: (nullable): whose values have a colour each
- *
- * Over an option's values lines; else points, and the front that no other point is better than in both.
- * Errors: RP_CLI_ERROR_USAGE, those of drawing
- */
-gboolean rp_sweep_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes,
-                          const char *series, const RpFigureStyle *style, const char *path,
-                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
