@@ -26,16 +26,16 @@ report_longest(const RpPlanQuestion *question, RpReport *report, GError **error)
 
 /* Figures over draws of the times, if they are asked for. */
 static gboolean
-draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpPlanDrawn *drawn,
+draw_times(const RpPlanQuestion *question, const RpAdvice *advice, RpRequestDrawn *drawn,
            GError **error)
 {
     const RpArgs *args = question->args;
 
     if (args->draws == 0 || advice->best == NULL)
         return TRUE;
-    *drawn = (RpPlanDrawn){.draws = (guint)args->draws, .seed = args->seed};
-    return rp_advise_draw(advice->profile, advice->best, drawn->draws, (guint64)drawn->seed,
-                          &drawn->step_ns, &drawn->bubble_ratio, error);
+    *drawn = (RpRequestDrawn){.draws = (guint)args->draws, .seed = (guint64)args->seed};
+    return rp_advise_draw(advice->profile, advice->best, drawn->draws, drawn->seed,
+                          &drawn->iteration_ns, &drawn->bubble_ratio, error);
 }
 
 /* Where times are the cost model's, and rest on something. */
@@ -98,7 +98,7 @@ write_run(const RpPlanQuestion *question, const RpAdvice *advice, GError **error
 static gboolean
 report_advice(RpPlanQuestion *question, RpReport *report, GError **error)
 {
-    RpPlanDrawn drawn = {0};
+    RpRequestDrawn drawn = {0};
     RpAdviseRange range = {0};
     g_autoptr(RpAdvice) advice = rp_advise(
         &question->query, (const RpScheduleOps *const *)(void *)question->schedules->pdata, error);

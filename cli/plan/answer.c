@@ -112,20 +112,6 @@ say_sentence(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
 
 /* ---- several servers: members of JSON, and lines for people ---- */
 
-/* Names the slowest resource of all. */
-static const char *
-binds(const RpAdviseServed *served, const RpAdviseRun *run)
-{
-    static const char *const names[] = {
-        [RP_ADVISE_WAITS_LITTLE] = "compute",      [RP_ADVISE_WAITS_OPTIMIZER] = "optimizer",
-        [RP_ADVISE_WAITS_SUMS] = "sums",           [RP_ADVISE_WAITS_UPLOADS] = "uploads",
-        [RP_ADVISE_WAITS_DOWNLOADS] = "downloads", [RP_ADVISE_WAITS_STAGES] = "stages",
-        [RP_ADVISE_WAITS_NETWORK] = "network",
-    };
-
-    return served->network ? "network" : names[run->waits];
-}
-
 static void
 say_network(RpReport *report, const RpAdviseServed *served, const RpServerNetwork *network,
             const char *bound)
@@ -154,7 +140,7 @@ report_servers(RpReport *report, const RpPlanQuestion *question, const RpAdvice 
 
     if (served->servers <= 1)
         return;
-    const char *bound = binds(served, run);
+    const char *bound = served->network ? "network" : rp_plan_waits[run->waits].binds;
 
     say_network(report, served, network, bound);
     rp_report_object(report, "servers", NULL);
@@ -315,16 +301,7 @@ batch_to_hide(const RpAdviseRun *run, guint batch)
 static void
 say_waits(RpReport *report, const RpAdviseRun *run, guint batch, gboolean sync)
 {
-    static const char *const causes[] = {
-        [RP_ADVISE_WAITS_LITTLE] = NULL,
-        [RP_ADVISE_WAITS_OPTIMIZER] = "the optimizer on the host",
-        [RP_ADVISE_WAITS_SUMS] = "sums of rounds' gradients on the host",
-        [RP_ADVISE_WAITS_UPLOADS] = "uploads from the host",
-        [RP_ADVISE_WAITS_DOWNLOADS] = "downloads to the host",
-        [RP_ADVISE_WAITS_NETWORK] = "the network between servers",
-        [RP_ADVISE_WAITS_STAGES] = "each other, because stages are uneven or few",
-    };
-    const char *cause = causes[run->waits];
+    const char *cause = rp_plan_waits[run->waits].cause;
     guint larger = batch_to_hide(run, batch);
 
     if (cause == NULL)

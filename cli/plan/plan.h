@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cli/network.h"
+#include "run/request.h"
 #include "run/run-file.h"
 #include "sim/advise/advise.h"
 #include "sim/advise/servers.h"
@@ -84,6 +85,14 @@ void rp_plan_count_parameters(const RpProfile *profile, guint64 *parameters, gui
  * version of the weights where steps are asynchronous (docs/checkpoint-format.md). */
 guint64 rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options);
 
+/* Names of a cause to wait: a run's `waits_for`, the slowest resource, and for people. By RpAdviseWaits. */
+typedef struct {
+    const char *waits_for;
+    const char *binds;
+    const char *cause; /* %NULL: nothing to speak of */
+} RpPlanWaits;
+extern const RpPlanWaits rp_plan_waits[];
+
 /* The run that is recommended, or shown because nothing fits. */
 const RpAdviseRun *rp_plan_shown_run(const RpAdvice *advice);
 
@@ -109,17 +118,10 @@ void rp_plan_say_answer(RpReport *report, const RpAdvice *advice, const RpPlanQu
 /* How the recommended run is made (answer.c). */
 void rp_plan_say_recommendation(RpReport *report, const RpAdvice *advice);
 
-/* Draws of the recommended run's times; draws 0: none. */
-typedef struct {
-    guint draws;
-    gint64 seed;
-    RpDrawn step_ns;
-    RpDrawn bubble_ratio;
-} RpPlanDrawn;
-
-/* The answer, how, why, memory, schedules, the longest sequence (report.c). */
+/* The answer, how, why, memory, schedules, the longest sequence (report.c).
+ * @drawn: the recommended run's times; draws 0: none */
 void rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                           const RpPlanDrawn *drawn, const RpAdviseRange *range);
+                           const RpRequestDrawn *drawn, const RpAdviseRange *range);
 
 /* `--max-sequence`: the longest sequence alone. */
 void rp_plan_report_longest(RpReport *report, const RpPlanQuestion *question,

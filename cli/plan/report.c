@@ -52,13 +52,6 @@ report_memory(RpReport *report, const RpAdviseQuery *query, const RpAdviseBytes 
 
 /* ---- runs ---- */
 
-static const char *const waits_names[] = {
-    [RP_ADVISE_WAITS_LITTLE] = "nothing",      [RP_ADVISE_WAITS_OPTIMIZER] = "optimizer",
-    [RP_ADVISE_WAITS_SUMS] = "sums",           [RP_ADVISE_WAITS_UPLOADS] = "uploads",
-    [RP_ADVISE_WAITS_DOWNLOADS] = "downloads", [RP_ADVISE_WAITS_STAGES] = "each other",
-    [RP_ADVISE_WAITS_NETWORK] = "network",
-};
-
 /* Cells that the tables of micro-batches and of schedules have in common. */
 static void
 report_cells(RpReport *report, const RpAdviseRun *run)
@@ -126,7 +119,7 @@ report_run(RpReport *report, const RpAdvice *advice, const RpAdviseRun *run)
     rp_report_rate(report, "tokens_per_s", run->tokens_per_s, NULL);
     rp_report_count(report, "simulated_micro_batches", run->simulated_micro_batches, NULL);
     rp_report_ms(report, "optimizer_ms", run->optimizer_ns, NULL);
-    rp_report_text(report, "waits_for", waits_names[run->waits], NULL);
+    rp_report_text(report, "waits_for", rp_plan_waits[run->waits].waits_for, NULL);
 }
 
 static void
@@ -428,21 +421,21 @@ report_costs(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *que
 }
 
 static void
-report_draws(RpReport *report, const RpPlanDrawn *drawn)
+report_draws(RpReport *report, const RpRequestDrawn *drawn)
 {
     if (drawn->draws == 0)
         return;
     rp_report_object(report, "drawn", NULL);
     rp_report_count(report, "draws", drawn->draws, NULL);
-    rp_report_count(report, "seed", drawn->seed, NULL);
-    rp_report_add_drawn(report, "step_ms", &drawn->step_ns, TRUE, "drawn step");
+    rp_report_count(report, "seed", (gint64)drawn->seed, NULL);
+    rp_report_add_drawn(report, "step_ms", &drawn->iteration_ns, TRUE, "drawn step");
     rp_report_add_drawn(report, "bubble_ratio", &drawn->bubble_ratio, FALSE, "drawn bubbles");
     rp_report_end(report);
 }
 
 void
 rp_plan_report_advice(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *question,
-                      const RpPlanDrawn *drawn, const RpAdviseRange *range)
+                      const RpRequestDrawn *drawn, const RpAdviseRange *range)
 {
     const RpAdviseQuery *query = &advice->query;
     const RpAdviseRun *planned = advice->best != NULL ? advice->best : advice->nearest;

@@ -102,6 +102,17 @@ rp_plan_checkpoint_bytes(const RpProfile *profile, const RpPlanOptions *options)
            (options->async ? trained * element : 0);
 }
 
+const RpPlanWaits rp_plan_waits[] = {
+    [RP_ADVISE_WAITS_LITTLE] = {"nothing", "compute", NULL},
+    [RP_ADVISE_WAITS_OPTIMIZER] = {"optimizer", "optimizer", "the optimizer on the host"},
+    [RP_ADVISE_WAITS_SUMS] = {"sums", "sums", "sums of rounds' gradients on the host"},
+    [RP_ADVISE_WAITS_UPLOADS] = {"uploads", "uploads", "uploads from the host"},
+    [RP_ADVISE_WAITS_DOWNLOADS] = {"downloads", "downloads", "downloads to the host"},
+    [RP_ADVISE_WAITS_NETWORK] = {"network", "network", "the network between servers"},
+    [RP_ADVISE_WAITS_STAGES] = {"each other", "stages",
+                                "each other, because stages are uneven or few"},
+};
+
 const RpAdviseRun *
 rp_plan_shown_run(const RpAdvice *advice)
 {
