@@ -104,7 +104,7 @@ RP_TEST(a_loop_of_ones_own_learns)
 {
     rp_cli_must_shell("@R/examples/arithmetic/make-data 64 >@T/few.jsonl");
     rp_cli_must_run("init @R/examples/arithmetic/config.json -o @T/small --seed 1 --force");
-    g_auto(RpCliRun) run = rp_cli_shell("$EXAMPLE_TRAIN @T/small @T/few.jsonl 2 60");
+    g_auto(RpCliRun) run = rp_cli_shell("$EXAMPLE_TRAIN @T/small @T/few.jsonl host:2 60");
     g_auto(GStrv) lines = g_strsplit(run.out, "\n", -1);
 
     assert_string_equal(run.err, "");
@@ -117,7 +117,7 @@ RP_TEST(a_loop_of_ones_own_learns)
 RP_TEST(a_loop_of_ones_own_says_what_is_wrong)
 {
     g_auto(RpCliRun) words = rp_cli_shell("$EXAMPLE_TRAIN");
-    g_auto(RpCliRun) model = rp_cli_shell("$EXAMPLE_TRAIN @T/nowhere @T/few.jsonl 2 1");
+    g_auto(RpCliRun) model = rp_cli_shell("$EXAMPLE_TRAIN @T/nowhere @T/few.jsonl host:2 1");
 
     assert_int_equal(words.code, 2);
     assert_non_null(strstr(words.err, "usage: train MODEL_DIR"));
