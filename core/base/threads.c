@@ -34,7 +34,7 @@ typedef struct {
     RpPieceFunc piece;
     gpointer data;
     guint n;
-    GError **errors; /* one for each */
+    GError **errors;  /* one for each */
     atomic_uint next; /* @n or more: none is begun any more */
 } Pieces;
 

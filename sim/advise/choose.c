@@ -9,6 +9,7 @@
 #define MAX_SHOWN 4
 #define MAX_EXPLORED 20
 #define MAX_EXPLORED_QUICKLY 4
+#define MAX_EXPLORED_GROUPS 8
 /* Choices after which it is known how near partitions come to bounds. */
 #define LEAST_KNOWN 2
 /* A longer search gains this or less where nothing waits for transfers. */
@@ -17,8 +18,10 @@
 #define FINAL_CANDIDATES 160
 #define FINAL_CANDIDATES_GROUPS 320
 #define FEW_ACTIONS 600
+#define LESS_GPU_MEMORY 0.6
+#define USUAL_GPU_BYTES (24 * RP_GIB)
 #define MAX_FINISHED 3
-#define MAX_FINISHED_GROUPS 2
+#define MAX_FINISHED_GROUPS 3
 /* With more memory of a card than this, plans that fit less are searched for as well. */
 #define ENOUGH_GPU_BYTES (32 * RP_GIB)
 
@@ -103,8 +106,10 @@ profile_of(const RpAdviseQuery *query, const RpAdviseRun *run, GError **error)
     return rp_advise_profile(&saving, run->sequences, error);
 }
 
+/* In one group of GPUs, or in several. */
 static gboolean
-explore_one(const RpAdviseQuery *query, gpointer *place, GPtrArray *finalists, GError **error)
+explore_one(const RpAdviseQuery *query, gboolean groups, gpointer *place, GPtrArray *finalists,
+            GError **error)
 {
     RpAdviseRun *run = *place;
     g_autoptr(RpProfile) profile = profile_of(query, run, error);
@@ -113,8 +118,10 @@ explore_one(const RpAdviseQuery *query, gpointer *place, GPtrArray *finalists, G
         return FALSE;
     if (run->partition == NULL)
         *place = run = rp_advise_in_one_round(query, profile, run, rp_advise_fit);
-    return run->problem != NULL ||
-           rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error);
+    if (run->problem != NULL)
+        return TRUE;
+    return groups ? rp_advise_try_replicas(query, profile, run, finalists, error)
+                  : rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error);
 }
 
 /* By how much bounds of choices with @run's micro-batch are too fast at least, as far as is known of the first @n of
@@ -137,36 +144,44 @@ gap_of(const GPtrArray *tried, guint n, const RpAdviseRun *run)
 }
 
 static gboolean
-explore_all(const RpAdviseQuery *query, GPtrArray *tried, GPtrArray *finalists, GError **error)
+explore_all(const RpAdviseQuery *query, gboolean groups, GPtrArray *tried, GPtrArray *finalists,
+            GError **error)
 {
     guint n = 0;
 
     g_ptr_array_sort(tried, by_bound);
-    for (guint i = 0; i < tried->len && n < (query->quick ? MAX_EXPLORED_QUICKLY : MAX_EXPLORED);
+    for (guint i = 0; i < tried->len && n < (query->quick ? MAX_EXPLORED_QUICKLY
+                                             : groups     ? MAX_EXPLORED_GROUPS
+                                                          : MAX_EXPLORED);
          i++) {
         const RpAdviseRun *run = g_ptr_array_index(tried, i);
 
         if (run->problem != NULL || !rp_advise_may_be_faster(run, gap_of(tried, i, run), finalists))
             continue;
-        if (!explore_one(query, &tried->pdata[i], finalists, error))
+        if (!explore_one(query, groups, &tried->pdata[i], finalists, error))
             return FALSE;
         n += ((RpAdviseRun *)g_ptr_array_index(tried, i))->problem == NULL;
     }
     return TRUE;
 }
 
+/* In groups with less memory of a card, too: where memory is short, other partitions are tried, which may be faster. */
 static gboolean
 search_longer(const RpAdviseQuery *query, RpAdviseRun *best, GPtrArray *finalists, GError **error)
 {
     g_autoptr(RpProfile) profile = profile_of(query, best, error);
     RpAdviseQuery one_round = *query;
     const guint actions = best->options.micro_batches * rp_advise_count_stages(best->partition);
-    const gboolean more = best->options.replicas > 1 && actions <= FEW_ACTIONS;
+    const gboolean groups = best->options.replicas > 1;
+    const guint most =
+        groups && actions <= FEW_ACTIONS ? FINAL_CANDIDATES_GROUPS : FINAL_CANDIDATES;
 
     one_round.round = best->options.round;
-    if (profile == NULL ||
-        !rp_advise_explore(&one_round, profile, best,
-                           more ? FINAL_CANDIDATES_GROUPS : FINAL_CANDIDATES, finalists, error))
+    if (profile == NULL || !rp_advise_explore(&one_round, profile, best, most, finalists, error))
+        return FALSE;
+    one_round.gpu_bytes =
+        (guint64)(LESS_GPU_MEMORY * (double)MIN(query->gpu_bytes, USUAL_GPU_BYTES));
+    if (groups && !rp_advise_explore(&one_round, profile, best, most, finalists, error))
         return FALSE;
     for (guint i = 0; i < finalists->len; i++) {
         RpAdviseRun *run = g_ptr_array_index(finalists, i);
@@ -283,7 +298,7 @@ choose_any(RpAdvice *advice, GError **error)
         return advice->nearest != NULL;
     }
     /* if forwards may save something, the choices are not final yet */
-    if (!explore_all(query, runs, advice->finalists, error) ||
+    if (!explore_all(query, FALSE, runs, advice->finalists, error) ||
         !finish(query, advice->finalists, FALSE, query->save == RP_SAVE_AUTO ? 1 : MAX_FINISHED,
                 error))
         return FALSE;
@@ -321,12 +336,12 @@ rp_advice_take(RpAdvice *advice, RpAdvice *from)
 }
 
 static gboolean
-weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, GError **error)
+weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, gboolean groups, GError **error)
 {
     g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
 
     return rp_advise_add_savings(advice, query, tried, error) &&
-           explore_all(query, tried, advice->finalists, error);
+           explore_all(query, groups, tried, advice->finalists, error);
 }
 
 /* Adds the finalists whose weights stay to @streamed as they are without, if they fit and may be the best there. */
@@ -404,7 +419,7 @@ weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
             !rp_advise_try_replicas(limits, profile, run, advice->finalists, error))
             return FALSE;
     }
-    return TRUE;
+    return weigh_saved(advice, limits, TRUE, error);
 }
 
 /* Candidates that were not simulated are as fast as their fastest partition without transfers. */
@@ -523,7 +538,7 @@ rp_advise_choose(RpAdvice *advice, GError **error)
     /* a search with less memory finds other plans, which fit all the more */
     if (!limits.quick &&
         (less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
-        (!weigh_saved(advice, &less, error) ||
+        (!weigh_saved(advice, &less, FALSE, error) ||
          !finish(&less, advice->finalists, FALSE, MAX_FINISHED, error)))
         return FALSE;
     /* and so may one without weights that stay, if they are no help so far */
@@ -531,10 +546,10 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         rp_advise_fastest(advice->finalists)->options.resident_limit == 0) {
         less = limits;
         less.resident = RP_RESIDENT_OFF;
-        if (!weigh_saved(advice, &less, error))
+        if (!weigh_saved(advice, &less, FALSE, error))
             return FALSE;
     }
-    if (!weigh_saved(advice, &limits, error) ||
+    if (!weigh_saved(advice, &limits, FALSE, error) ||
         !finish(&limits, advice->finalists, FALSE, MAX_FINISHED, error) ||
         !weigh_replicas(advice, &limits, error) ||
         !finish(&limits, advice->finalists, TRUE, MAX_FINISHED_GROUPS, error) ||

@@ -17,7 +17,8 @@
 /* Partitions tried for one micro-batch. */
 #define RP_ADVISE_CANDIDATES 32
 
-/* A plan is as fast as the fastest if it has this part of its tokens/s (rp_advise_best()). */
+/* A plan is as fast as the fastest if it has this part of its tokens/s; bytes are as few in the same way
+ * (rp_advise_best()). */
 #define RP_ADVISE_AS_FAST 0.99
 
 /* The share of a slowdown that some plans had which others are expected to have. */
@@ -72,8 +73,8 @@ void rp_advice_take(RpAdvice *advice, RpAdvice *from);
  * @sequences: of a micro-batch; 0 = of all
  * @host_bytes: that they may take; 0 = any
  *
- * The only comparison of plans: the fastest; of those that are as fast (RP_ADVISE_AS_FAST) the one with the
- * least host memory, then device memory.
+ * The only comparison of plans: those that are as fast as the fastest (RP_ADVISE_AS_FAST), of these those
+ * with as little host memory as the one with least, then device memory; the fastest of what is left.
  *
  * Returns: (nullable)
  */

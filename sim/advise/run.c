@@ -194,11 +194,19 @@ rp_advise_fastest(const GPtrArray *runs)
     return fastest;
 }
 
+/* Plans are compared by these, in this order. */
+static double
+cost_of(const RpAdviseRun *run, guint k)
+{
+    return k == 0   ? (double)run->step_ns
+           : k == 1 ? (double)run->host.total
+                    : (double)run->gpu.total;
+}
+
 const RpAdviseRun *
 rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
 {
     g_autoptr(GPtrArray) eligible = g_ptr_array_new();
-    const RpAdviseRun *best = NULL;
 
     for (guint i = 0; i < runs->len; i++) {
         RpAdviseRun *run = g_ptr_array_index(runs, i);
@@ -207,18 +215,16 @@ rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
             (host_bytes == 0 || run->host.total <= host_bytes))
             g_ptr_array_add(eligible, run);
     }
-    for (guint i = 0; i < eligible->len; i++) {
-        const RpAdviseRun *run = g_ptr_array_index(eligible, i);
+    for (guint k = 0; k < 3; k++) {
+        double least = G_MAXDOUBLE;
 
-        if (RP_ADVISE_AS_FAST * (double)run->step_ns > (double)rp_advise_fastest(eligible)->step_ns)
-            continue;
-        if (best == NULL || run->host.total < best->host.total ||
-            (run->host.total == best->host.total &&
-             (run->gpu.total < best->gpu.total ||
-              (run->gpu.total == best->gpu.total && run->step_ns < best->step_ns))))
-            best = run;
+        for (guint i = 0; i < eligible->len; i++)
+            least = MIN(least, cost_of(g_ptr_array_index(eligible, i), k));
+        for (guint i = eligible->len; i > 0; i--)
+            if (RP_ADVISE_AS_FAST * cost_of(g_ptr_array_index(eligible, i - 1), k) > least)
+                g_ptr_array_remove_index(eligible, i - 1);
     }
-    return best;
+    return rp_advise_fastest(eligible);
 }
 
 gboolean

@@ -261,18 +261,23 @@ assert_no_slower(const char *what, guint value, double tokens_per_s, double *bef
 
 RP_TEST(more_of_anything_is_never_slower)
 {
-    static const guint gpu_gib[] = {8, 16, 24, 48}, host_gib[] = {160, 180, 200, 256};
+    static const struct {
+        guint gpu_gib, host_gib;
+    } memory[] = {{8, 256}, {16, 256}, {24, 256}, {48, 256}, {12, 512}, {14, 512}, {16, 512}};
+    static const guint host_gib[] = {160, 180, 200, 256};
     static const guint links[] = {6, 12, 25, 50}, gpus[] = {1, 2, 4, 8};
     const RpAdviseQuery whole = query_of("qwen3-8b", "rtx4090", 4, 64);
     const guint every = RP_TEST_EVERY(1, 2);
     double before = 0;
 
-    for (guint i = 0; i < G_N_ELEMENTS(gpu_gib); i += every) {
+    for (guint i = 0; i < G_N_ELEMENTS(memory); i += every) {
         RpAdviseQuery query = whole;
 
-        query.host_bytes = 256 * RP_GIB;
-        query.gpu_bytes = gpu_gib[i] * RP_GIB;
-        assert_no_slower("GiB of a card", gpu_gib[i], speed_of(&query), &before);
+        if (i > 0 && memory[i].host_gib != memory[i - 1].host_gib)
+            before = 0;
+        query.host_bytes = memory[i].host_gib * RP_GIB;
+        query.gpu_bytes = memory[i].gpu_gib * RP_GIB;
+        assert_no_slower("GiB of a card", memory[i].gpu_gib, speed_of(&query), &before);
     }
     before = 0;
     for (guint i = 0; i < G_N_ELEMENTS(host_gib); i += every) {
