@@ -1,4 +1,4 @@
-/* Files that commands read and write, and where the shipped ones stand. */
+/* Files that commands read and write. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/config.h"
 #include "core/base/file.h"
 #include "core/formats/export.h"
 #include "plots/gnuplot.h"
@@ -173,15 +172,6 @@ rp_cli_write_csv(const char *path, RpReport *report, const char *columns, GError
 
     report->muted = g_strcmp0(path, "-") == 0;
     return path == NULL || rp_cli_write_text(path, csv, error);
-}
-
-char *
-rp_cli_shipped_profiles(const char *part)
-{
-    gboolean source = g_file_test(RP_SOURCE_PROFILES_DIR, G_FILE_TEST_IS_DIR);
-
-    return g_build_filename(source ? RP_SOURCE_PROFILES_DIR : RP_INSTALLED_PROFILES_DIR, part,
-                            NULL);
 }
 
 typedef struct {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "cli/config.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "core/profile/cards.h"
@@ -10,8 +11,16 @@
 
 /* The card whose shipped profiles stand for a model. */
 #define CARD "rtx4090"
-
 #define MAX_NAME 128 /* of a model, bytes */
+
+char *
+rp_cli_shipped_profiles(const char *part)
+{
+    gboolean source = g_file_test(RP_SOURCE_PROFILES_DIR, G_FILE_TEST_IS_DIR);
+
+    return g_build_filename(source ? RP_SOURCE_PROFILES_DIR : RP_INSTALLED_PROFILES_DIR, part,
+                            NULL);
+}
 
 /* Whether @word can only be the path of a file. */
 static gboolean

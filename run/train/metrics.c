@@ -1,4 +1,4 @@
-/* metrics.jsonl, and means over steady steps. */
+/* What a run tells while it goes: sentences, metrics.jsonl, and means over steady steps. */
 #include "run/train/train.h"
 
 #include <errno.h>
@@ -104,6 +104,17 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
         line = end + 1;
     }
     return g_string_free(g_steal_pointer(&kept), FALSE);
+}
+
+void
+rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *text = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    RP_RUN_TELL(events, say, kind, text);
 }
 
 RpTrainMetrics *

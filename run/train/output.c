@@ -127,17 +127,6 @@ rp_train_check_no_input(const char *option, const char *path, const RpRunSpec *r
     return TRUE;
 }
 
-void
-rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *text = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    RP_RUN_TELL(events, say, kind, text);
-}
-
 #define LOCK_NAME ".lock"
 /* A run writes this file first: a folder that has it is ours. */
 #define LOCK_TEXT "roundpipe train\n"

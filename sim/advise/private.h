@@ -17,9 +17,10 @@
 /* Partitions tried for one micro-batch. */
 #define RP_ADVISE_CANDIDATES 32
 
-/* A plan is as fast as the fastest if it has this part of its tokens/s; bytes are as few in the same way
- * (rp_advise_best()). */
+/* A plan is as fast as the fastest if it has this part of its tokens/s, and its bytes are as few as the fewest if those
+ * are this part of them (rp_advise_best()). */
 #define RP_ADVISE_AS_FAST 0.99
+#define RP_ADVISE_AS_FEW 0.95
 
 /* The share of a slowdown that some plans had which others are expected to have. */
 #define RP_ADVISE_SURE (2.0 / 3)

@@ -221,7 +221,9 @@ rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
         for (guint i = 0; i < eligible->len; i++)
             least = MIN(least, cost_of(g_ptr_array_index(eligible, i), k));
         for (guint i = eligible->len; i > 0; i--)
-            if (RP_ADVISE_AS_FAST * cost_of(g_ptr_array_index(eligible, i - 1), k) > least)
+            if ((k == 0 ? RP_ADVISE_AS_FAST : RP_ADVISE_AS_FEW) *
+                    cost_of(g_ptr_array_index(eligible, i - 1), k) >
+                least)
                 g_ptr_array_remove_index(eligible, i - 1);
     }
     return rp_advise_fastest(eligible);
