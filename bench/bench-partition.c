@@ -32,7 +32,7 @@ make_profile(guint n_layers, gboolean uniform)
     return profile;
 }
 
-typedef enum { PAPER, PAPER_MEMORY, MIN_MAX, SEARCH_DISPATCHED, SEARCH_BOUND, N_WHATS } What;
+typedef enum { PAPER, PAPER_MEMORY, MIN_MAX, SEARCH_DISPATCHED, N_WHATS } What;
 
 static gint64
 even_cost(const RpPartition *candidate, guint round, gpointer user_data)
@@ -55,8 +55,6 @@ run(RpProfile *profile, What what)
         return rp_partition_min_max(profile, n_stages, NULL);
     case SEARCH_DISPATCHED:
         return rp_partition_search_dispatched(profile, &search, even_cost, profile, &round, NULL);
-    case SEARCH_BOUND:
-        return rp_partition_search_bound(profile, n_stages, &search, even_cost, profile, NULL);
     case N_WHATS:
         break;
     }
@@ -67,8 +65,7 @@ static void
 report(guint n_layers, gboolean uniform, What what)
 {
     static const char *const names[N_WHATS] = {"paper objective", "paper objective, memory limit",
-                                               "min-max, 32 stages", "search dispatched",
-                                               "search bound, 32 stages"};
+                                               "min-max, 32 stages", "search dispatched"};
     g_autoptr(RpProfile) profile = make_profile(n_layers, uniform);
     gint64 start = g_get_monotonic_time(), end = start;
     guint runs = 0;

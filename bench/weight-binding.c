@@ -68,8 +68,7 @@ try_bound(const RpAdviseQuery *query, const RpProfile *profile, guint micro_batc
         g_autoptr(RpAdviseRun) run =
             rp_advise_run_new(query, *at, micro_batch, query->batch / micro_batch, 0);
 
-        if (rp_advise_fit_bound(query, profile, run, CANDIDATES) &&
-            rp_advise_simulate(profile, run, NULL))
+        if (rp_advise_fit_bound(query, profile, run) && rp_advise_simulate(profile, run, NULL))
             note(best, run);
     }
 }

@@ -201,7 +201,7 @@ typedef struct {
     guint gpus;
     guint micro_batches;
     guint round;          /* fixed M_R; 0 = every divisor of M that is >= N is tried */
-    guint64 memory_bytes; /* per stage (bound: as a backward stage); 0 = none */
+    guint64 memory_bytes; /* per stage; 0 = none */
     guint max_candidates; /* evaluations of the cost function at most; 0 = a default */
 } RpPartitionSearch;
 
@@ -219,17 +219,6 @@ RpPartition *rp_partition_search_dispatched(const RpProfile *profile,
                                             const RpPartitionSearch *search, RpPartitionCost cost,
                                             gpointer user_data, guint *best_round,
                                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/**
- * rp_partition_search_bound:
- *
- * The same for a bound schedule with @n_stages stages: never worse than rp_partition_min_max(), and
- * exact where every composition can be tried within the candidate limit.
- */
-RpPartition *rp_partition_search_bound(const RpProfile *profile, guint n_stages,
-                                       const RpPartitionSearch *search, RpPartitionCost cost,
-                                       gpointer user_data,
-                                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Stage times and their balance. */
 typedef struct {

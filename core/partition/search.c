@@ -1,20 +1,45 @@
 /*
- * Searches: partitions compared by their cost in a schedule, which is known only by running it.
- * This file holds their shared parts, and the search for bound partitions. A cost is far dearer
- * than a candidate, so none is computed twice.
+ * The search for dispatched partitions, from coarse to fine. A cost is far dearer than a candidate, so
+ * none is computed twice:
  *
- * No candidate is dropped by a bound on its cost: a cost may be anything. All orders are
- * fixed, so the same cost gives the same result.
+ *   1. seeds    the paper's partition; then, for stage times from the longest layer's upwards, the
+ *               stage numbers that greedy packing needs, with the stages evened out
+ *   2. shapes   from the best seeds: a forward or backward stage more or less, a layer more or less
+ *               in the fused stage, large stages first, last or spread, another round
+ *   3. borders  from the best of these: single layers between stages
+ *
+ * No candidate is dropped by a bound on its cost: a cost may be anything. All orders are fixed, so the
+ * same cost gives the same result.
  */
-#include "core/partition/search.h"
+#include "core/partition/partition.h"
 
 #define DEFAULT_CANDIDATES 400
 #define REFUSALS_PER_CANDIDATE 20
 #define MAX_BORDER_RUN 8
+#define SEED_PERCENT 40   /* share of the candidates */
+#define SEED_STEP 32      /* stage times rise by 1/SEED_STEP from seed to seed */
+#define SEED_STRIDE 8     /* steps between the first seeds; halved until every seed was tried */
+#define BORDER_PERCENT 60 /* share of the candidates after seeds, kept for borders */
+#define CLIMBS 4          /* one climb may spend 1/CLIMBS of the rest */
 
-void
-rp_search_init(RpSearch *search, const RpProfile *profile, const RpPartitionSearch *limits,
-               RpPartitionCost cost, gpointer user_data)
+typedef struct {
+    const RpProfile *profile;
+    RpPartitionSearch limits;
+    RpPartitionCost cost;
+    gpointer user_data;
+    guint lead;        /* 1 if layer 0 is an embedding, which stands with the next layer */
+    guint left;        /* candidates whose cost may still be computed */
+    guint budget;      /* candidates at first */
+    guint refused;     /* found impossible, which does not count as a candidate */
+    GHashTable *known; /* GBytes of round and stage lengths -> gint64 *: its cost */
+    RpPartition *best; /* NULL until a candidate can run */
+    guint best_round;
+    gint64 best_cost;
+} RpSearch;
+
+static void
+begin(RpSearch *search, const RpProfile *profile, const RpPartitionSearch *limits,
+      RpPartitionCost cost, gpointer user_data)
 {
     *search = (RpSearch){.profile = profile,
                          .limits = *limits,
@@ -43,7 +68,7 @@ key_of(const RpPartition *partition, guint round)
 }
 
 static gboolean
-fits(const RpSearch *search, const RpInterval *stages, guint n, RpPhase first, RpPhase others)
+fits_each(const RpSearch *search, const RpInterval *stages, guint n, RpPhase first, RpPhase others)
 {
     for (guint s = 0; s < n && search->limits.memory_bytes > 0; s++)
         if (rp_stage_memory_bytes(search->profile, stages[s], s == 0 ? first : others) >
@@ -55,14 +80,15 @@ fits(const RpSearch *search, const RpInterval *stages, guint n, RpPhase first, R
 static gboolean
 fits_memory(const RpSearch *search, const RpPartition *partition)
 {
-    RpPhase phase = partition->dispatched ? RP_PHASE_FORWARD : RP_PHASE_BACKWARD;
-    return fits(search, partition->forward, partition->n_forward, phase, phase) &&
-           fits(search, partition->backward, partition->n_backward, RP_PHASE_FUSED,
-                RP_PHASE_BACKWARD);
+    return fits_each(search, partition->forward, partition->n_forward, RP_PHASE_FORWARD,
+                     RP_PHASE_FORWARD) &&
+           fits_each(search, partition->backward, partition->n_backward, RP_PHASE_FUSED,
+                     RP_PHASE_BACKWARD);
 }
 
-gint64
-rp_search_judge(RpSearch *search, const RpPartition *partition, guint round)
+/* The cost of a candidate: known, or computed now. G_MAXINT64 if it cannot run or none are left. */
+static gint64
+judge(RpSearch *search, const RpPartition *partition, guint round)
 {
     g_autoptr(GBytes) key = key_of(partition, round);
     const gint64 *known = g_hash_table_lookup(search->known, key);
@@ -89,8 +115,9 @@ rp_search_judge(RpSearch *search, const RpPartition *partition, guint round)
     return cost;
 }
 
-RpPartition *
-rp_search_end(RpSearch *search, guint *best_round, GError **error)
+/* Frees the search's memory. Returns: (transfer full): the best candidate; %NULL with RP_PARTITION_ERROR_IMPOSSIBLE */
+static RpPartition *
+end_search(RpSearch *search, guint *best_round, GError **error)
 {
     RpPartition *best = g_steal_pointer(&search->best);
     if (best == NULL) {
@@ -104,9 +131,10 @@ rp_search_end(RpSearch *search, guint *best_round, GError **error)
     return best;
 }
 
-guint
-rp_search_weights(const RpSearch *search, guint k, RpPhase phase, gboolean downwards,
-                  gint64 *weights)
+/* Times of the single layers [0, @k), an embedding's added to the next layer's; @downwards: from layer k - 1 on.
+ * Returns: how many, @k less an embedding */
+static guint
+read_weights(const RpSearch *search, guint k, RpPhase phase, gboolean downwards, gint64 *weights)
 {
     guint lead = k > 1 ? search->lead : 0, n = k - lead;
     for (guint i = 0; i < n; i++)
@@ -126,8 +154,8 @@ rp_search_weights(const RpSearch *search, guint k, RpPhase phase, gboolean downw
 static guint
 read_borders(const RpPartition *partition, guint *borders)
 {
-    guint n = 0, n_forward = partition->n_forward - (partition->dispatched ? 0 : 1);
-    for (guint s = 0; s < n_forward; s++)
+    guint n = 0;
+    for (guint s = 0; s < partition->n_forward; s++)
         borders[n++] = partition->forward[s].first + partition->forward[s].count;
     for (guint s = 1; s + 1 < partition->n_backward; s++)
         borders[n++] = partition->backward[s].first;
@@ -135,25 +163,22 @@ read_borders(const RpPartition *partition, guint *borders)
 }
 
 /* The partition with as many stages as @like and these @borders: the upper borders of the forward
- * stages, upwards (bound: without the last), then the lower borders of the backward stages between
- * the fused and the last one, downwards. %NULL if a stage would be empty. */
+ * stages, upwards, then the lower borders of the backward stages between the fused and the last one,
+ * downwards. %NULL if a stage would be empty. */
 static RpPartition *
 partition_between(const RpSearch *search, const RpPartition *like, const guint *borders)
 {
     guint n_layers = search->profile->n_layers, n_forward = like->n_forward;
-    guint least = like->dispatched ? 1 : 1 + search->lead; /* layers of the first stage */
     g_autofree RpInterval *forward = g_new(RpInterval, n_forward);
     g_autofree RpInterval *backward = g_new(RpInterval, like->n_backward);
     guint at = 0;
     for (guint s = 0; s < n_forward; s++) {
-        guint end = s + 1 < n_forward || like->dispatched ? borders[s] : n_layers;
-        if (end > n_layers || end < at + (s == 0 ? least : 1))
+        guint end = borders[s];
+        if (end > n_layers || end < at + 1)
             return NULL;
         forward[s] = (RpInterval){at, end - at};
         at = end;
     }
-    if (!like->dispatched)
-        return rp_partition_new_bound(forward, n_forward);
     at = n_layers;
     for (guint s = 0; s < like->n_backward; s++) {
         guint first = s + 1 < like->n_backward ? borders[n_forward - 1 + s] : 0;
@@ -165,14 +190,21 @@ partition_between(const RpSearch *search, const RpPartition *like, const guint *
     return rp_partition_new_dispatched(forward, n_forward, backward, like->n_backward);
 }
 
-/* See rp_search_shift_best(), from @start on. Short runs first; continues from each improvement. */
+/* Shifts runs of borders by one layer as long as that helps, from the best candidate on: short runs first.
+ * A run takes a layer from the stage at one end of it and gives it to the stage at the other end:
+ *
+ *   [0 1 2][3 4 5][6 7]   both borders up   [0 1 2 3][4 5 6][7]
+ */
 static void
-shift_borders(RpSearch *search, const RpPartition *start, guint round)
+shift_best(RpSearch *search)
 {
-    g_autoptr(RpPartition) at = rp_partition_copy(start);
+    if (search->best == NULL)
+        return;
+    g_autoptr(RpPartition) at = rp_partition_copy(search->best);
+    const guint round = search->best_round;
     g_autofree guint *borders = g_new(guint, 2 * (gsize)search->profile->n_layers + 2);
     guint n = read_borders(at, borders);
-    gint64 cost = rp_search_judge(search, at, round);
+    gint64 cost = judge(search, at, round);
     gboolean improved = TRUE;
     while (improved) {
         improved = FALSE;
@@ -184,7 +216,7 @@ shift_borders(RpSearch *search, const RpPartition *start, guint round)
                 for (guint b = 0; b < length; b++)
                     borders[i / 2 + b] += step;
                 g_autoptr(RpPartition) other = partition_between(search, at, borders);
-                gint64 found = other != NULL ? rp_search_judge(search, other, round) : G_MAXINT64;
+                gint64 found = other != NULL ? judge(search, other, round) : G_MAXINT64;
                 if (found < cost) {
                     cost = found;
                     improved = TRUE;
@@ -197,93 +229,281 @@ shift_borders(RpSearch *search, const RpPartition *start, guint round)
     }
 }
 
-void
-rp_search_shift_best(RpSearch *search)
+/* A dispatched partition by its numbers. */
+typedef struct {
+    guint fused;      /* layers of the fused stage */
+    guint n_forward;  /* 0 only if all layers are fused */
+    guint n_backward; /* without the fused stage */
+    RpSplitOrder forward_order;
+    RpSplitOrder backward_order; /* "first" is the first to run */
+    guint round;
+} Shape;
+
+typedef struct {
+    Shape shape;
+    gint64 cost;
+} Seed;
+
+/* The change of a shape by one step to a neighbour. */
+typedef struct {
+    gint8 n_forward, n_backward, fused;
+} Step;
+
+/* The partition of a shape; NULL if it has more stages than the layers allow. */
+static RpPartition *
+build(const RpSearch *search, const Shape *shape)
 {
-    if (search->best != NULL) {
-        g_autoptr(RpPartition) start = rp_partition_copy(search->best);
-        shift_borders(search, start, search->best_round);
+    guint n_layers = search->profile->n_layers;
+    if (shape->fused == 0 || shape->fused > n_layers)
+        return NULL;
+    guint k = n_layers - shape->fused;
+    guint lead = k > 1 ? search->lead : 0;
+    if (shape->n_forward > k - lead || shape->n_backward > k - lead ||
+        (k > 0) != (shape->n_forward > 0) || (k > 0) != (shape->n_backward > 0))
+        return NULL;
+    g_autofree gint64 *weights = g_new(gint64, k + 1);
+    g_autofree guint *counts = g_new(guint, k + 1);
+    g_autofree RpInterval *forward = g_new(RpInterval, k + 1);
+    g_autofree RpInterval *backward = g_new(RpInterval, k + 1);
+    backward[0] = (RpInterval){k, shape->fused};
+    if (k > 0) {
+        guint n = read_weights(search, k, RP_PHASE_FORWARD, FALSE, weights);
+        rp_partition_split(weights, n, shape->n_forward, shape->forward_order, counts);
+        counts[0] += lead;
+        for (guint s = 0, first = 0; s < shape->n_forward; first += counts[s], s++)
+            forward[s] = (RpInterval){first, counts[s]};
+        read_weights(search, k, RP_PHASE_BACKWARD, TRUE, weights);
+        rp_partition_split(weights, n, shape->n_backward, shape->backward_order, counts);
+        counts[shape->n_backward - 1] += lead;
+        for (guint s = 0, end = k; s < shape->n_backward; end -= counts[s], s++)
+            backward[s + 1] = (RpInterval){end - counts[s], counts[s]};
     }
+    return rp_partition_new_dispatched(forward, shape->n_forward, backward, 1 + shape->n_backward);
 }
 
-/* Number of ways to choose @k of @n, at most @most + 1. */
+static gint64
+judge_shape(RpSearch *search, const Shape *shape)
+{
+    g_autoptr(RpPartition) partition = build(search, shape);
+    return partition != NULL ? judge(search, partition, shape->round) : G_MAXINT64;
+}
+
+/* How many runs of at most @t the weights need; a longer single weight is a run of its own. */
 static guint
-choose(guint n, guint k, guint most)
+count_runs(const gint64 *weights, guint n, gint64 t)
 {
-    guint64 ways = 1;
-    for (guint i = 1; i <= MIN(k, n - k) && ways <= most; i++)
-        ways = ways * (n - i + 1) / i;
-    return (guint)MIN(ways, (guint64)most + 1);
-}
-
-/* Computes the cost of all placements of the borders, in lexicographic order. */
-static void
-try_all_borders(RpSearch *search, const RpPartition *like, guint round)
-{
-    guint n = like->n_forward - 1, n_layers = search->profile->n_layers;
-    g_autofree guint *borders = g_new(guint, n + 1);
-    for (guint b = 0; b < n; b++)
-        borders[b] = search->lead + 1 + b;
-    for (;;) {
-        g_autoptr(RpPartition) partition = partition_between(search, like, borders);
-        rp_search_judge(search, partition, round);
-        guint b = n;
-        while (b > 0 && borders[b - 1] == n_layers - 1 - (n - b))
-            b--;
-        if (b == 0)
-            return;
-        borders[b - 1]++;
-        for (; b < n; b++)
-            borders[b] = borders[b - 1] + 1;
-    }
-}
-
-/* Even splits of forward time, backward time and both, then borders from the best of them on. */
-static void
-search_borders(RpSearch *search, const RpPartition *like, guint round)
-{
-    guint n_layers = search->profile->n_layers, n_stages = like->n_forward;
-    g_autofree gint64 *forward = g_new(gint64, n_layers);
-    g_autofree gint64 *weights = g_new(gint64, n_layers);
-    g_autofree guint *borders = g_new(guint, n_stages + 1);
-    g_autoptr(GPtrArray) seeds = g_ptr_array_new_with_free_func((GDestroyNotify)rp_partition_free);
-    guint n = rp_search_weights(search, n_layers, RP_PHASE_FORWARD, FALSE, forward);
-    for (guint what = 0; what < 3; what++) { /* both, backward, forward */
-        rp_search_weights(search, n_layers, RP_PHASE_BACKWARD, FALSE, weights);
-        for (guint i = 0; i < n && what != 1; i++)
-            weights[i] = forward[i] + (what == 0 ? weights[i] : 0);
-        for (RpSplitOrder order = RP_SPLIT_SMALL_FIRST; order <= RP_SPLIT_EVEN; order++) {
-            rp_partition_split(weights, n, n_stages, order, borders);
-            borders[0] += search->lead;
-            for (guint s = 1; s < n_stages; s++)
-                borders[s] += borders[s - 1];
-            RpPartition *seed = partition_between(search, like, borders);
-            rp_search_judge(search, seed, round);
-            g_ptr_array_add(seeds, seed);
+    guint runs = 0;
+    gint64 sum = 0;
+    for (guint i = 0; i < n; i++) {
+        sum += weights[i];
+        if (i == 0 || sum > t) {
+            runs++;
+            sum = weights[i];
         }
     }
-    rp_search_shift_best(search);
-    for (guint s = 0; s < seeds->len && search->left > 0; s++)
-        shift_borders(search, g_ptr_array_index(seeds, s), round);
+    return runs;
+}
+
+/* The stage numbers for stages of about @t, the fused one as long as it may be. */
+static Shape
+shape_for_time(const RpSearch *search, gint64 t, gint64 *weights)
+{
+    const RpProfile *profile = search->profile;
+    guint k = profile->n_layers;
+    gint64 fused = 0;
+    while (k > 0) {
+        fused += rp_stage_time_ns(profile, (RpInterval){k - 1, 1}, RP_PHASE_FUSED, NULL);
+        if (fused > t && k < profile->n_layers)
+            break;
+        k--;
+    }
+    Shape shape = {.fused = profile->n_layers - k,
+                   .forward_order = RP_SPLIT_SMALL_FIRST,
+                   .backward_order = RP_SPLIT_LARGE_FIRST};
+    guint n = read_weights(search, k, RP_PHASE_FORWARD, FALSE, weights);
+    shape.n_forward = count_runs(weights, n, t);
+    read_weights(search, k, RP_PHASE_BACKWARD, TRUE, weights);
+    shape.n_backward = count_runs(weights, n, t);
+    return shape;
+}
+
+static gint
+compare_seeds(gconstpointer a, gconstpointer b)
+{
+    const Seed *x = a, *y = b;
+    return (x->cost > y->cost) - (x->cost < y->cost);
+}
+
+/* Rounds that may be tried: (element-type guint), largest first. */
+static GArray *
+list_rounds(const RpPartitionSearch *limits)
+{
+    GArray *rounds = g_array_new(FALSE, FALSE, sizeof(guint));
+    if (limits->round > 0) {
+        g_array_append_val(rounds, limits->round);
+        return rounds;
+    }
+    guint m = limits->micro_batches;
+    for (guint n = 1; n <= m / limits->gpus; n++) {
+        guint round = m / n;
+        if (m % n == 0)
+            g_array_append_val(rounds, round);
+    }
+    if (rounds->len == 0) /* fewer micro-batches than devices */
+        g_array_append_val(rounds, m);
+    return rounds;
+}
+
+static gboolean
+has_seed(const GArray *seeds, const Shape *shape)
+{
+    for (guint s = 0; s < seeds->len; s++) {
+        const Shape *other = &g_array_index(seeds, Seed, s).shape;
+        if (other->fused == shape->fused && other->n_forward == shape->n_forward &&
+            other->n_backward == shape->n_backward && other->round == shape->round)
+            return TRUE;
+    }
+    return FALSE;
+}
+
+static void
+add_seeds(RpSearch *search, Shape shape, const GArray *rounds, GArray *seeds)
+{
+    for (guint r = 0; r < rounds->len; r++) {
+        shape.round = g_array_index(rounds, guint, r);
+        if (has_seed(seeds, &shape))
+            continue;
+        Seed seed = {shape, judge_shape(search, &shape)};
+        if (seed.cost < G_MAXINT64)
+            g_array_append_val(seeds, seed);
+    }
+}
+
+/* Seeds for stage times from the longest layer's to that of all layers, in coarse steps first.
+ * All layers in one stage first of all: its rounds run beside each other and recompute nothing. */
+static void
+judge_seeds(RpSearch *search, const GArray *rounds, GArray *seeds)
+{
+    guint n_layers = search->profile->n_layers;
+    g_autofree gint64 *weights = g_new(gint64, n_layers + 1);
+    gint64 least = 1, total = 1;
+    for (guint i = 0; i < n_layers; i++) {
+        RpInterval layer = {i, 1};
+        least = MAX(least, rp_stage_time_ns(search->profile, layer, RP_PHASE_FORWARD, NULL));
+        total += rp_stage_time_ns(search->profile, layer, RP_PHASE_FUSED, NULL);
+    }
+    g_autoptr(GArray) times = g_array_new(FALSE, FALSE, sizeof(gint64));
+    for (gint64 t = least; t <= total; t += t / SEED_STEP + 1)
+        g_array_append_val(times, t);
+    guint stop = search->left - (guint)((guint64)search->left * SEED_PERCENT / 100);
+    add_seeds(search, shape_for_time(search, total, weights), rounds, seeds);
+    for (guint stride = SEED_STRIDE; stride > 0; stride /= 2) {
+        for (guint i = 0; i < times->len && search->left > stop; i += stride) {
+            gint64 t = g_array_index(times, gint64, i);
+            add_seeds(search, shape_for_time(search, t, weights), rounds, seeds);
+        }
+    }
+    g_array_sort(seeds, compare_seeds);
+}
+
+/* The @i-th neighbour of @shape; FALSE if there is none with that number. */
+static gboolean
+neighbour(const Shape *shape, guint i, const GArray *rounds, Shape *other)
+{
+    static const Step steps[] = {{1, 0, 0}, {0, 1, 0},   {-1, 0, 0}, {0, -1, 0},
+                                 {0, 0, 1}, {0, 0, -1},  {1, -1, 0}, {-1, 1, 0},
+                                 {1, 1, 0}, {-1, -1, 0}, {0, -1, 1}, {0, 1, -1}};
+    *other = *shape;
+    if (i < G_N_ELEMENTS(steps)) {
+        other->n_forward += (guint)steps[i].n_forward;
+        other->n_backward += (guint)steps[i].n_backward;
+        other->fused += (guint)steps[i].fused;
+        return TRUE;
+    }
+    i -= G_N_ELEMENTS(steps);
+    if (i <= RP_SPLIT_EVEN) {
+        other->forward_order = (RpSplitOrder)i;
+        return TRUE;
+    }
+    i -= RP_SPLIT_EVEN + 1;
+    if (i <= RP_SPLIT_EVEN) {
+        other->backward_order = (RpSplitOrder)i;
+        return TRUE;
+    }
+    i -= RP_SPLIT_EVEN + 1;
+    if (i < rounds->len) {
+        other->round = g_array_index(rounds, guint, i);
+        return TRUE;
+    }
+    return FALSE;
+}
+
+/* Goes to the best neighbour while it is better; spends @most candidates. */
+static void
+climb(RpSearch *search, Seed seed, const GArray *rounds, guint most)
+{
+    guint stop = search->left - MIN(most, search->left);
+    for (;;) {
+        Seed best = seed;
+        Shape other;
+        for (guint i = 0; neighbour(&seed.shape, i, rounds, &other); i++) {
+            if (search->left <= stop)
+                return;
+            gint64 cost = judge_shape(search, &other);
+            if (cost < best.cost)
+                best = (Seed){other, cost};
+        }
+        if (best.cost == seed.cost)
+            return;
+        seed = best;
+    }
+}
+
+/* Climbs from the best seed of each round, then the second best, ..., until @reserve is left. */
+static void
+climb_seeds(RpSearch *search, const GArray *seeds, const GArray *rounds, guint reserve)
+{
+    guint share = MAX(search->left / CLIMBS, 1);
+    g_autofree guint *next = g_new0(guint, rounds->len);
+    for (guint idle = 0, r = 0; idle < rounds->len; r = (r + 1) % rounds->len) {
+        guint round = g_array_index(rounds, guint, r), s = next[r];
+        while (s < seeds->len && g_array_index(seeds, Seed, s).shape.round != round)
+            s++;
+        next[r] = s + 1;
+        if (s >= seeds->len) {
+            next[r] = seeds->len;
+            idle++;
+            continue;
+        }
+        idle = 0;
+        if (search->left <= reserve)
+            return;
+        climb(search, g_array_index(seeds, Seed, s), rounds, MIN(share, search->left - reserve));
+    }
 }
 
 RpPartition *
-rp_partition_search_bound(const RpProfile *profile, guint n_stages, const RpPartitionSearch *search,
-                          RpPartitionCost cost, gpointer user_data, GError **error)
+rp_partition_search_dispatched(const RpProfile *profile, const RpPartitionSearch *search,
+                               RpPartitionCost cost, gpointer user_data, guint *best_round,
+                               GError **error)
 {
-    g_return_val_if_fail(profile != NULL && search != NULL && cost != NULL, NULL);
+    g_return_val_if_fail(profile != NULL && profile->n_layers > 0 && search != NULL, NULL);
+    g_return_val_if_fail(search->gpus > 0 && search->micro_batches > 0 && cost != NULL, NULL);
 
-    g_autoptr(RpPartition) even = rp_partition_min_max(profile, n_stages, error);
-    if (even == NULL)
+    g_autoptr(RpPartition) paper = rp_partition_paper(profile, search->gpus, search->micro_batches,
+                                                      search->memory_bytes, error);
+    if (paper == NULL)
         return NULL;
     RpSearch state;
-    rp_search_init(&state, profile, search, cost, user_data);
-    guint round = search->round > 0 ? search->round : search->micro_batches;
-    guint n = profile->n_layers - state.lead;
-    rp_search_judge(&state, even, round);
-    if (choose(n - 1, n_stages - 1, state.left) <= state.left)
-        try_all_borders(&state, even, round);
-    else
-        search_borders(&state, even, round);
-    return rp_search_end(&state, NULL, error);
+    begin(&state, profile, search, cost, user_data);
+    g_autoptr(GArray) rounds = list_rounds(search);
+    g_autoptr(GArray) seeds = g_array_new(FALSE, FALSE, sizeof(Seed));
+    for (guint r = 0; r < rounds->len; r++)
+        judge(&state, paper, g_array_index(rounds, guint, r));
+    judge_seeds(&state, rounds, seeds);
+    climb_seeds(&state, seeds, rounds, (guint)((guint64)state.left * BORDER_PERCENT / 100));
+    shift_best(&state);
+    climb_seeds(&state, seeds, rounds, 0); /* where borders took less than their share */
+    shift_best(&state);
+    return end_search(&state, best_round, error);
 }

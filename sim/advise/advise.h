@@ -293,8 +293,8 @@ void rp_advise_improve(const RpAdviseQuery *query, const RpProfile *profile, RpA
                        guint max_candidates);
 
 /* The same for a bound schedule, from nothing: number of stages and partition; measures it. */
-gboolean rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
-                             guint max_candidates);
+gboolean rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile,
+                             RpAdviseRun *run);
 
 /* Simulates @run in full fidelity until steady. */
 gboolean rp_advise_simulate(const RpProfile *profile, RpAdviseRun *run,

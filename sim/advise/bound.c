@@ -2,12 +2,12 @@
 #include "sim/advise/private.h"
 
 #include "core/base/units.h"
-#include "sim/search/partition-cost.h"
+#include "sim/search/bound.h"
 
 /* Stages per device beyond this only add hops. */
 #define MAX_STAGES_PER_GPU 8
-/* Actions simulated in a search for one partition. */
-#define SEARCH_ACTIONS_BOUND 30000
+/* Spent in a search for one partition, in tasks of the recurrence. */
+#define SEARCH_ACTIONS (2 * 1000 * 1000)
 
 static guint
 max_stages_per_gpu(const RpProfile *profile, const RpAdviseRun *run)
@@ -90,22 +90,29 @@ fit_other_stages(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseR
     return FALSE;
 }
 
+static gboolean
+fits_as_whole(const RpPartition *partition, gpointer user_data)
+{
+    const RpAdviseJudge *judge = user_data;
+    RpAdviseRun run = {.options = *judge->options, .partition = (RpPartition *)partition};
+    const gboolean possible = rp_advise_fits(judge->query, judge->profile, &run);
+
+    g_free(run.problem);
+    return possible;
+}
+
 gboolean
-rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
-                    guint max_candidates)
+rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run)
 {
     RpAdviseJudge judge = {query, profile, &run->options};
-    RpPartitionSearch search = {
-        .gpus = run->options.gpus,
-        .micro_batches = run->options.micro_batches,
-        .round = run->options.round,
-    };
-    guint stages = choose_stages(&judge, run);
-    guint64 actions = MAX(1, (guint64)stages * run->options.micro_batches);
+    RpBoundSearch search = {.profile = profile,
+                            .options = run->options,
+                            .n_stages = choose_stages(&judge, run),
+                            .actions = SEARCH_ACTIONS,
+                            .user_data = &judge};
 
-    if (stages == 0)
+    if (search.n_stages == 0)
         return FALSE;
-    search.max_candidates = (guint)CLAMP(SEARCH_ACTIONS_BOUND / actions, 1, max_candidates);
     if (!rp_advise_fits(query, profile, run)) {
         if (fit_other_stages(query, profile, run))
             return TRUE;
@@ -113,11 +120,22 @@ rp_advise_fit_bound(const RpAdviseQuery *query, const RpProfile *profile, RpAdvi
         blame_weights(query, run);
         return FALSE;
     }
-    g_autoptr(RpPartition) even = g_steal_pointer(&run->partition);
-    rp_advise_set_partition(run, rp_partition_search_bound(profile, stages, &search,
-                                                           rp_advise_judge_time, &judge, NULL));
-    if (run->partition != NULL && rp_advise_fits(query, profile, run))
+    g_autoptr(RpAdviseRun) found = rp_advise_run_copy(run);
+    rp_advise_set_partition(found, rp_search_bound(&search, NULL));
+    gboolean possible = found->partition != NULL && rp_advise_fits(query, profile, found);
+    if (found->partition != NULL && !possible) {
+        search.fits = fits_as_whole; /* which takes longer than to judge one */
+        rp_advise_set_partition(found, rp_search_bound(&search, NULL));
+        possible = found->partition != NULL && rp_advise_fits(query, profile, found);
+    }
+    if (!possible || rp_partition_equal(found->partition, run->partition) ||
+        !rp_advise_simulate(profile, found, NULL))
         return TRUE;
-    rp_advise_set_partition(run, g_steal_pointer(&even));
-    return rp_advise_fits(query, profile, run);
+    /* transfers may make the partition slower that is faster without */
+    const gboolean waits =
+        found->waits == RP_ADVISE_WAITS_UPLOADS || found->waits == RP_ADVISE_WAITS_DOWNLOADS;
+
+    if (!waits || !rp_advise_simulate(profile, run, NULL) || found->step_ns <= run->step_ns)
+        rp_advise_run_set(run, found);
+    return TRUE;
 }

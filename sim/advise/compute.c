@@ -113,12 +113,6 @@ judge_fitting(const RpPartition *candidate, guint round, gpointer user_data)
     return ns;
 }
 
-gint64
-rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_data)
-{
-    return rp_advise_compute_ns(user_data, candidate);
-}
-
 static RpDispatchedSearch
 search_of(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run)
 {

@@ -136,9 +136,6 @@ GPtrArray *rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *pro
 gint64 rp_advise_bound_ns(const RpAdviseQuery *query, const RpProfile *profile,
                           const RpAdviseRun *run);
 
-/* rp_advise_compute_ns() as a cost of rp_partition_search_*(). */
-gint64 rp_advise_judge_time(const RpPartition *candidate, guint round, gpointer user_data);
-
 /* rp_advise_simulate() with fewer iterations before those that count, where this is enough: pipelines are full at once,
  * and no lane lags behind, or the step is longer than @enough_ns (0: never). */
 gboolean rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, gint64 enough_ns,

@@ -3,8 +3,7 @@
 
 #include "core/base/threads.h"
 
-/* Partitions tried for a bound schedule, and smaller micro-batches for one that does not fit. */
-#define BOUND_CANDIDATES 24
+/* Smaller micro-batches that are tried for a bound schedule that does not fit. */
 #define MAX_SMALLER 3
 
 /* A bound schedule at the recommended micro-batch, or if it does not fit at a smaller one. */
@@ -28,8 +27,8 @@ bound_row(const RpAdviseQuery *query, const RpScheduleOps *schedule, guint seque
         if (profile == NULL)
             return NULL;
         run = rp_advise_run_new(query, schedule, b, query->batch / b, 0);
-        if (rp_advise_fit_bound(query, profile, run, BOUND_CANDIDATES)) {
-            if (!rp_advise_simulate(profile, run, error))
+        if (rp_advise_fit_bound(query, profile, run)) {
+            if (!run->simulated && !rp_advise_simulate(profile, run, error))
                 g_clear_pointer(&run, rp_advise_run_free);
             return run;
         }

@@ -18,6 +18,7 @@
 
 #define ACTIONS (G_GUINT64_CONSTANT(60) * 1000 * 1000)
 #define MAKE_ACTIONS 40 /* what a task costs to be planned, in tasks of the recurrence */
+#define FIT_ACTIONS 100 /* the same of a plan that is made to see whether it fits */
 #define EXHAUSTIVE 100000
 #define COUNT_SHARE 2   /* stage counts may spend 1/COUNT_SHARE */
 #define SHORT_STEPS 300 /* partitions of the short annealing */
@@ -145,13 +146,36 @@ judge(Searcher *searcher, Count *count, const guint *ends, gint64 most_ns)
                                         (count->micro_batches[1] - count->micro_batches[0]));
 }
 
-/* Judges @ends and keeps it if it is the best of its count. */
+static RpPartition *
+to_partition(const guint *ends, guint n_stages)
+{
+    g_autofree RpInterval *stages = g_new(RpInterval, n_stages);
+
+    for (guint s = 0, first = 0; s < n_stages; first = ends[s], s++)
+        stages[s] = (RpInterval){first, ends[s] - first};
+    return rp_partition_new_bound(stages, n_stages);
+}
+
+static gboolean
+fits(Searcher *searcher, const Count *count, const guint *ends)
+{
+    const RpBoundSearch *search = searcher->search;
+
+    if (search->fits == NULL)
+        return TRUE;
+    g_autoptr(RpPartition) partition = to_partition(ends, count->n_stages);
+
+    searcher->spent += FIT_ACTIONS * rp_bound_recurrence_tasks(count->runs[0]);
+    return search->fits(partition, search->user_data);
+}
+
+/* Judges @ends and keeps it if it is the best of its count, and fits. */
 static gint64
 consider(Searcher *searcher, Count *count, const guint *ends, gint64 most_ns)
 {
     const gint64 ns = judge(searcher, count, ends, most_ns);
 
-    if (ns < count->best_ns) {
+    if (ns < count->best_ns && fits(searcher, count, ends)) {
         count->best_ns = ns;
         memcpy(count->ends, ends, count->n_stages * sizeof *ends);
     }
@@ -221,16 +245,6 @@ read_ends(const RpPartition *partition, guint *ends)
 {
     for (guint s = 0; s < partition->n_forward; s++)
         ends[s] = partition->forward[s].first + partition->forward[s].count;
-}
-
-static RpPartition *
-to_partition(const Count *count)
-{
-    g_autofree RpInterval *stages = g_new(RpInterval, count->n_stages);
-
-    for (guint s = 0, first = 0; s < count->n_stages; first = count->ends[s], s++)
-        stages[s] = (RpInterval){first, count->ends[s] - first};
-    return rp_partition_new_bound(stages, count->n_stages);
 }
 
 /* A run of borders by one layer, or one border from one place to another. */
@@ -324,8 +338,9 @@ are_few(const Searcher *searcher, const Count *count)
     const guint most =
         searcher->search->exhaustive != 0 ? searcher->search->exhaustive : EXHAUSTIVE;
     const guint64 ways = choose(n, count->n_stages - 1, most);
+    const guint64 actions = searcher->search->actions != 0 ? searcher->search->actions : ACTIONS;
 
-    return ways <= most && ways * rp_bound_recurrence_tasks(count->runs[0]) <= ACTIONS / 2;
+    return ways <= most && ways * rp_bound_recurrence_tasks(count->runs[0]) <= actions / 2;
 }
 
 /* In lexicographic order. */
@@ -521,7 +536,9 @@ rp_search_bound(const RpBoundSearch *search, GError **error)
                    G_MAXUINT);
         descend(&searcher, count, share / 4);
     }
-    return to_partition(best_at_real(&searcher, counts));
+    const Count *best = best_at_real(&searcher, counts);
+
+    return to_partition(best->ends, best->n_stages);
 }
 
 guint

@@ -13,6 +13,9 @@ typedef struct {
     guint n_stages;        /* 0 = every number that the schedule can have */
     guint64 actions;       /* to spend, in tasks of the recurrence; 0 = a default */
     guint exhaustive;      /* partitions of which all are tried; 0 = a default, 1 = never */
+    /* (nullable): all do; rp_partition_min_max() of one stage count does at least */
+    gboolean (*fits)(const RpPartition *partition, gpointer user_data);
+    gpointer user_data;
 } RpBoundSearch;
 
 /**

@@ -188,45 +188,6 @@ round_pipe_cost(const RpPartition *candidate, guint round, gpointer user_data)
     return round_pipe_ns(candidate, round, schedule, &schedule->work_ns);
 }
 
-/* One 1F1B iteration without hops: the makespan. Stage s = device s. */
-static gint64
-one_f_one_b_cost(const RpPartition *candidate, guint round, gpointer user_data)
-{
-    Schedule *schedule = user_data;
-    inspect(schedule, candidate, round);
-    guint n = candidate->n_forward, m = schedule->micro_batches;
-    gint64 forward_ends[MAX_DEVICES][MAX_MICRO_BATCHES],
-        backward_ends[MAX_DEVICES][MAX_MICRO_BATCHES];
-    gint64 device_ends[MAX_DEVICES] = {0}, last = 0;
-    guint f[MAX_DEVICES] = {0}, b[MAX_DEVICES] = {0};
-    for (gboolean moved = TRUE; moved;) {
-        moved = FALSE;
-        for (guint s = 0; s < n; s++) {
-            guint warm_up = MIN(m, n - 1 - s);
-            gboolean forward = f[s] < m && f[s] <= b[s] + warm_up && f[s] - b[s] < warm_up + 1;
-            gint64 input = 0;
-            if (forward && s > 0 && f[s] >= f[s - 1])
-                continue;
-            else if (!forward && (b[s] == m || (s + 1 < n && b[s] >= b[s + 1])))
-                continue;
-            else if (forward)
-                input = s > 0 ? forward_ends[s - 1][f[s]] : 0;
-            else
-                input = s + 1 < n ? backward_ends[s + 1][b[s]] : forward_ends[s][b[s]];
-            RpPhase phase = forward ? RP_PHASE_FORWARD : RP_PHASE_BACKWARD;
-            gint64 time = rp_stage_time_ns(schedule->profile, candidate->forward[s], phase, NULL);
-            device_ends[s] = MAX(device_ends[s], input) + time;
-            if (forward)
-                forward_ends[s][f[s]++] = device_ends[s];
-            else
-                backward_ends[s][b[s]++] = device_ends[s];
-            last = MAX(last, device_ends[s]);
-            moved = TRUE;
-        }
-    }
-    return last;
-}
-
 static void
 schedule_init(Schedule *schedule, const RpProfile *profile, guint gpus, guint micro_batches,
               gboolean async)
@@ -350,78 +311,6 @@ says_so_when_no_candidate_can_run(void **state)
         rp_partition_search_dispatched(profile, &search, impossible_cost, NULL, &round, &error));
     assert_true(g_error_matches(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_IMPOSSIBLE));
     assert_int_equal(round, 77);
-    g_clear_error(&error);
-    assert_null(rp_partition_search_bound(profile, 8, &search, impossible_cost, NULL, &error));
-    assert_true(g_error_matches(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_IMPOSSIBLE));
-    g_clear_error(&error);
-    assert_null(rp_partition_search_bound(profile, 30, &search, impossible_cost, NULL, &error));
-    rp_assert_error_message_contains(error, "1 to 29");
-}
-
-/* schedules.md: F = [8,11,2,1,18,5,4,11], B = 2F, N = 4, M = 8. */
-static void
-bound_search_beats_min_max_where_the_largest_stage_misleads(void **state)
-{
-    static const gint64 forward[] = {8, 11, 2, 1, 18, 5, 4, 11};
-    g_autoptr(RpProfile) profile = rp_profile_new(G_N_ELEMENTS(forward));
-    for (guint i = 0; i < profile->n_layers; i++) {
-        profile->layers[i].forward_ns = forward[i];
-        profile->layers[i].backward_ns = 2 * forward[i];
-        profile->layers[i].recompute_ns = 0;
-    }
-    Schedule schedule;
-    schedule_init(&schedule, profile, 4, 8, FALSE);
-    g_autoptr(RpPartition) even =
-        rp_partition_from_blocks(profile, (const guint[]){1, 3, 1, 3}, 4, NULL);
-    assert_int_equal(one_f_one_b_cost(even, 8, &schedule), 600);
-    assert_int_equal(rp_partition_balance(profile, even, NULL).max_ns, 60);
-    g_hash_table_remove_all(schedule.judged);
-
-    const RpPartitionSearch search = {.gpus = 4, .micro_batches = 8};
-    g_autoptr(RpPartition) best =
-        rp_partition_search_bound(profile, 4, &search, one_f_one_b_cost, &schedule, NULL);
-    const RpInterval stages[] = {{0, 3}, {3, 2}, {5, 1}, {6, 2}};
-    g_autoptr(RpPartition) expected = rp_partition_new_bound(stages, 4);
-    assert_true(rp_partition_equal(best, expected));
-    assert_int_equal(g_hash_table_size(schedule.judged), 35); /* all of them, once */
-    g_hash_table_remove_all(schedule.judged);
-    assert_int_equal(one_f_one_b_cost(best, 8, &schedule), 573);
-    schedule_clear(&schedule);
-}
-
-/* Against all compositions: as good within the limit on average, and never worse than min-max. */
-static void
-bound_search_comes_close_to_trying_everything(void **state)
-{
-    GRand *rand = g_rand_new_with_seed(9);
-    double excess = 0;
-    guint n_cases = 30;
-    for (guint i = 0; i < n_cases; i++) {
-        g_autoptr(RpProfile) profile = random_profile(rand, (guint)g_rand_int_range(rand, 14, 19));
-        guint n_stages = (guint)g_rand_int_range(rand, 4, 7);
-        Schedule schedule;
-        schedule_init(&schedule, profile, n_stages, 12, FALSE);
-        RpPartitionSearch search = {.gpus = n_stages, .micro_batches = 12, .max_candidates = 20000};
-        g_autoptr(RpPartition) all = rp_partition_search_bound(profile, n_stages, &search,
-                                                               one_f_one_b_cost, &schedule, NULL);
-        g_hash_table_remove_all(schedule.judged);
-        schedule.n_judged = 0;
-        search.max_candidates = 300;
-        g_autoptr(RpPartition) some = rp_partition_search_bound(profile, n_stages, &search,
-                                                                one_f_one_b_cost, &schedule, NULL);
-        assert_true(schedule.n_judged <= 300);
-        assert_false(schedule.malformed || schedule.twice);
-        g_autoptr(RpPartition) even = rp_partition_min_max(profile, n_stages, NULL);
-        gint64 all_ns = one_f_one_b_cost(all, 12, &schedule);
-        gint64 some_ns = one_f_one_b_cost(some, 12, &schedule);
-        assert_true(all_ns <= some_ns);
-        assert_true(some_ns <= one_f_one_b_cost(even, 12, &schedule));
-        excess += (double)some_ns / (double)all_ns - 1.0;
-        schedule_clear(&schedule);
-    }
-    g_rand_free(rand);
-    print_message("mean excess over all compositions: %.3f %%\n", 100.0 * excess / n_cases);
-    assert_true(excess / n_cases < 0.01);
 }
 
 int
@@ -432,8 +321,6 @@ main(void)
         cmocka_unit_test(asynchronous_bubbles_nearly_vanish),
         cmocka_unit_test(dispatched_search_is_never_worse_than_the_paper_objective),
         cmocka_unit_test(says_so_when_no_candidate_can_run),
-        cmocka_unit_test(bound_search_beats_min_max_where_the_largest_stage_misleads),
-        cmocka_unit_test(bound_search_comes_close_to_trying_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

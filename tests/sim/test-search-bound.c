@@ -146,3 +146,47 @@ RP_TEST(annealing_finds_what_trying_all_finds)
     }
     assert_true(optimal * 100 >= cases * 95);
 }
+
+static guint
+longest_stage(const RpPartition *partition)
+{
+    guint layers = 0;
+
+    for (guint s = 0; s < partition->n_forward; s++)
+        layers = MAX(layers, partition->forward[s].count);
+    return layers;
+}
+
+static gboolean
+stages_are_short(const RpPartition *partition, gpointer most)
+{
+    return longest_stage(partition) <= *(const guint *)most;
+}
+
+RP_TEST(partitions_that_do_not_fit_are_not_found)
+{
+    g_autoptr(GRand) rand = g_rand_new_with_seed(33);
+    guint others = 0;
+
+    for (guint i = 0; i < 20; i++) {
+        g_autoptr(RpProfile) profile = rp_test_random_times(rand, 12);
+        guint most = 0;
+        RpBoundSearch search = {
+            .profile = profile,
+            .options = {.schedule = rp_schedule_find("1f1b", NULL), .gpus = 4, .micro_batches = 8},
+            .n_stages = 4,
+            .exhaustive = i % 2,
+            .user_data = &most};
+        g_autoptr(RpPartition) even = rp_partition_min_max(profile, 4, NULL);
+        const gint64 all_ns = found_ns(&search);
+
+        most = longest_stage(even);
+        search.fits = stages_are_short;
+        g_autoptr(RpPartition) found = rp_search_bound(&search, NULL);
+
+        assert_true(stages_are_short(found, &most));
+        assert_true(found_ns(&search) >= all_ns);
+        others += found_ns(&search) > all_ns;
+    }
+    assert_true(others > 0);
+}
