@@ -400,25 +400,34 @@ weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
     return TRUE;
 }
 
-/* Adds the best of each micro-batch in several groups of GPUs to the finalists. */
+static gboolean
+saves_alike(const RpAdviseRun *a, const RpAdviseRun *b)
+{
+    return a->sequences == b->sequences && a->saved.groups == b->saved.groups &&
+           a->saved.first == b->saved.first && a->saved.least_ns == b->saved.least_ns;
+}
+
+/* Adds the choices that were fastest in one group of GPUs, and those of the best bounds, in several groups. */
 static gboolean
 weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
 {
-    for (guint i = 0; i < advice->candidates->len; i++) {
-        const RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
-        const RpAdviseRun *best =
-            rp_advise_best(advice->finalists, run->sequences, limits->host_bytes);
+    g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func(free_run);
+    g_autoptr(GPtrArray) order = g_ptr_array_copy(advice->finalists, NULL, NULL);
 
-        if (run->problem != NULL)
-            continue;
-        if (best != NULL)
-            run = best;
-        g_autoptr(RpProfile) profile = profile_of(limits, run, error);
+    g_ptr_array_set_free_func(order, NULL);
+    g_ptr_array_sort(order, by_step);
+    for (guint i = 0; i < order->len && tried->len < MAX_EXPLORED_GROUPS; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(order, i);
+        gboolean known = limits->host_bytes > 0 && run->host.total > limits->host_bytes;
 
-        if (profile == NULL ||
-            !rp_advise_try_replicas(limits, profile, run, advice->finalists, error))
-            return FALSE;
+        for (guint k = 0; k < tried->len && !known; k++)
+            known = saves_alike(run, g_ptr_array_index(tried, k));
+        if (!known)
+            g_ptr_array_add(tried, rp_advise_run_copy(run));
     }
+    for (guint i = 0; i < tried->len; i++)
+        if (!explore_one(limits, TRUE, &tried->pdata[i], advice->finalists, error))
+            return FALSE;
     return weigh_saved(advice, limits, TRUE, error);
 }
 

@@ -17,8 +17,8 @@
 /* Partitions tried for one micro-batch. */
 #define RP_ADVISE_CANDIDATES 32
 
-/* A plan is as fast as the fastest if it has this part of its tokens/s, and its bytes are as few as the fewest if those
- * are this part of them (rp_advise_best()). */
+/* A plan is as fast as the fastest if it has this part of its tokens/s, and its host memory is as little as the least
+ * if that is this part of it (rp_advise_best()). */
 #define RP_ADVISE_AS_FAST 0.99
 #define RP_ADVISE_AS_FEW 0.95
 
@@ -74,8 +74,8 @@ void rp_advice_take(RpAdvice *advice, RpAdvice *from);
  * @sequences: of a micro-batch; 0 = of all
  * @host_bytes: that they may take; 0 = any
  *
- * The only comparison of plans: those that are as fast as the fastest (RP_ADVISE_AS_FAST), of these those
- * with as little host memory as the one with least, then device memory; the fastest of what is left.
+ * The only comparison of plans: of those that are as fast as the fastest (RP_ADVISE_AS_FAST) those that need
+ * little host memory (RP_ADVISE_AS_FEW), of these the fastest, with the least device memory.
  *
  * Returns: (nullable)
  */

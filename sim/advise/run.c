@@ -194,19 +194,12 @@ rp_advise_fastest(const GPtrArray *runs)
     return fastest;
 }
 
-/* Plans are compared by these, in this order. */
-static double
-cost_of(const RpAdviseRun *run, guint k)
-{
-    return k == 0   ? (double)run->step_ns
-           : k == 1 ? (double)run->host.total
-                    : (double)run->gpu.total;
-}
-
 const RpAdviseRun *
 rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
 {
     g_autoptr(GPtrArray) eligible = g_ptr_array_new();
+    const RpAdviseRun *best = NULL;
+    double least = G_MAXDOUBLE;
 
     for (guint i = 0; i < runs->len; i++) {
         RpAdviseRun *run = g_ptr_array_index(runs, i);
@@ -215,18 +208,25 @@ rp_advise_best(const GPtrArray *runs, guint sequences, guint64 host_bytes)
             (host_bytes == 0 || run->host.total <= host_bytes))
             g_ptr_array_add(eligible, run);
     }
-    for (guint k = 0; k < 3; k++) {
-        double least = G_MAXDOUBLE;
+    const RpAdviseRun *fastest = rp_advise_fastest(eligible);
 
-        for (guint i = 0; i < eligible->len; i++)
-            least = MIN(least, cost_of(g_ptr_array_index(eligible, i), k));
-        for (guint i = eligible->len; i > 0; i--)
-            if ((k == 0 ? RP_ADVISE_AS_FAST : RP_ADVISE_AS_FEW) *
-                    cost_of(g_ptr_array_index(eligible, i - 1), k) >
-                least)
-                g_ptr_array_remove_index(eligible, i - 1);
+    for (guint i = eligible->len; i > 0; i--) {
+        const RpAdviseRun *run = g_ptr_array_index(eligible, i - 1);
+
+        if (RP_ADVISE_AS_FAST * (double)run->step_ns > (double)fastest->step_ns)
+            g_ptr_array_remove_index(eligible, i - 1);
+        else
+            least = MIN(least, (double)run->host.total);
     }
-    return rp_advise_fastest(eligible);
+    for (guint i = 0; i < eligible->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(eligible, i);
+
+        if (RP_ADVISE_AS_FEW * (double)run->host.total <= least &&
+            (best == NULL || run->step_ns < best->step_ns ||
+             (run->step_ns == best->step_ns && run->gpu.total < best->gpu.total)))
+            best = run;
+    }
+    return best;
 }
 
 gboolean

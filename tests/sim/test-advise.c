@@ -205,7 +205,7 @@ RP_TEST(as_fast_a_plan_with_fewer_rounds_is_preferred)
     }
 }
 
-/* Among those within one percent the least host memory wins, then the least device memory. */
+/* Among those within one percent little host memory wins, of those that need as little the fastest. */
 RP_TEST(only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory)
 {
     static const struct {
@@ -216,8 +216,9 @@ RP_TEST(only_plans_as_fast_as_the_fastest_are_chosen_for_their_memory)
         guint preferred;
     } rows[] = {
         {{1000, 1020, 1040}, {90, 30, 20}, {9, 9, 9}, 0, 0},  /* 2 % slower is slower */
-        {{1000, 1005, 1009}, {36, 31, 30}, {9, 9, 9}, 0, 2},  /* least host memory */
-        {{1000, 1005, 1009}, {30, 30, 31}, {9, 8, 1}, 0, 1},  /* then least device memory */
+        {{1000, 1005, 1009}, {36, 33, 30}, {9, 9, 9}, 0, 2},  /* least host memory */
+        {{1000, 1005, 1009}, {36, 31, 30}, {9, 9, 1}, 0, 1},  /* as little, and faster */
+        {{1000, 1000, 1009}, {30, 31, 31}, {9, 8, 1}, 0, 1},  /* alike: least device memory */
         {{1009, 1000, 1005}, {30, 30, 30}, {9, 9, 9}, 0, 1},  /* alike: the fastest */
         {{1000, 1020, 1040}, {90, 30, 20}, {9, 9, 9}, 40, 1}, /* what fits */
     };
@@ -293,6 +294,7 @@ RP_TEST(more_of_anything_is_never_slower)
 
         gpu.h2d_gb_per_s = gpu.d2h_gb_per_s = links[i];
         query.gpu = &gpu;
+        query.host_bytes = 128 * RP_GIB;
         assert_no_slower("GB/s of a link", links[i], speed_of(&query), &before);
     }
     before = 0;
