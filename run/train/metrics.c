@@ -1,4 +1,4 @@
-/* What a run tells while it goes: sentences, metrics.jsonl, and means over steady steps. */
+/* Sentences that a run says, metrics.jsonl, and means over steady steps. */
 #include "run/train/train.h"
 
 #include <errno.h>
