@@ -16,6 +16,8 @@
 #define MEAN_SHARE 50
 /* More in a row of the picture cannot be told apart. */
 #define MOST_COLUMNS 400
+/* Values that differ by less, as a rate that has hardly decayed, are printed alike. */
+#define SAME 1e-6
 
 typedef struct {
     const char *title;
@@ -179,7 +181,7 @@ append_decades(GString *script, const Panel *panel, const RpRunCurve *runs, guin
     return TRUE;
 }
 
-/* Values that are all the same: a range around them, which gnuplot would complain of instead. Returns:
+/* Values that are all the same, or nearly: a range around them, which gnuplot would complain of instead. Returns:
  * whether they are */
 static gboolean
 append_flat_range(GString *script, const Panel *panel, const RpRunCurve *runs, guint n)
@@ -187,7 +189,7 @@ append_flat_range(GString *script, const Panel *panel, const RpRunCurve *runs, g
     double least, most;
 
     find_range(panel, runs, n, FALSE, &least, &most);
-    if (least < most)
+    if (most - least > SAME * fabs(least))
         return FALSE;
     const double margin = least != 0 ? fabs(least) / 10 : 1;
 
