@@ -407,23 +407,40 @@ saves_alike(const RpAdviseRun *a, const RpAdviseRun *b)
            a->saved.first == b->saved.first && a->saved.least_ns == b->saved.least_ns;
 }
 
-/* Adds the choices that were fastest in one group of GPUs, and those of the best bounds, in several groups. */
+static void
+add_unlike(GPtrArray *tried, const RpAdviseRun *run)
+{
+    for (guint i = 0; i < tried->len; i++)
+        if (saves_alike(run, g_ptr_array_index(tried, i)))
+            return;
+    g_ptr_array_add(tried, rp_advise_run_copy(run));
+}
+
+/* Adds the best of each micro-batch, the choices that were fastest in one group of GPUs, and those of the best bounds,
+ * in several groups. */
 static gboolean
 weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
 {
     g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func(free_run);
     g_autoptr(GPtrArray) order = g_ptr_array_copy(advice->finalists, NULL, NULL);
 
+    for (guint i = 0; i < advice->candidates->len; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(advice->candidates, i);
+        const RpAdviseRun *best =
+            rp_advise_best(advice->finalists, run->sequences, limits->host_bytes);
+
+        if (run->problem == NULL)
+            add_unlike(tried, best != NULL ? best : run);
+    }
+    const guint most = tried->len + MAX_EXPLORED_GROUPS;
+
     g_ptr_array_set_free_func(order, NULL);
     g_ptr_array_sort(order, by_step);
-    for (guint i = 0; i < order->len && tried->len < MAX_EXPLORED_GROUPS; i++) {
+    for (guint i = 0; i < order->len && tried->len < most; i++) {
         const RpAdviseRun *run = g_ptr_array_index(order, i);
-        gboolean known = limits->host_bytes > 0 && run->host.total > limits->host_bytes;
 
-        for (guint k = 0; k < tried->len && !known; k++)
-            known = saves_alike(run, g_ptr_array_index(tried, k));
-        if (!known)
-            g_ptr_array_add(tried, rp_advise_run_copy(run));
+        if (limits->host_bytes == 0 || run->host.total <= limits->host_bytes)
+            add_unlike(tried, run);
     }
     for (guint i = 0; i < tried->len; i++)
         if (!explore_one(limits, TRUE, &tried->pdata[i], advice->finalists, error))
