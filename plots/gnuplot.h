@@ -10,7 +10,7 @@
 
 #include <glib.h>
 
-#include "core/base/fail.h"
+#include "core/base/quote.h"
 
 #define RP_PLOT_ERROR (rp_plot_error_quark())
 GQuark rp_plot_error_quark(void);

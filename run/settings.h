@@ -6,7 +6,7 @@
 
 #include <glib.h>
 
-#include "core/base/fail.h"
+#include "core/base/quote.h"
 #include "core/plan/planner.h"
 
 /* Errors in the description of a run. */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/fail.h"
+#include "core/base/quote.h"
 
 #define POLYNOMIAL 0x82f63b78u /* reflected */
 #define MASK 0xa282ead8u

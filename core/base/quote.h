@@ -1,5 +1,7 @@
 /**
- * Foreign text in messages: on one line, whatever a file or its name holds.
+ * Messages: errors of a user or a file in one line, and foreign text on one line, whatever a file or its name holds.
+ *
+ *   return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE, "steps: expected ..., found %s", text);
  */
 #pragma once
 
@@ -28,3 +30,11 @@ char *rp_display_name(const char *name);
  * Returns: (nullable): one of @names, or %NULL when nothing is close
  */
 const char *rp_nearest_name(const char *wrong, const char *const *names);
+
+/* Sets @error. Returns: %FALSE */
+gboolean rp_fail(GError **error, GQuark domain, gint code, const char *format, ...)
+    G_GNUC_PRINTF(4, 5);
+
+/* The same of a file, as G_FILE_ERROR of the errno @number, in whose words the message ends:
+ * "cannot write x: No space left on device". */
+gboolean rp_file_fail(GError **error, int number, const char *format, ...) G_GNUC_PRINTF(3, 4);
