@@ -145,13 +145,30 @@ void rp_measure_route_weight(const RpModel *model, guint expert, float *row);
 gboolean rp_measure_host_copies(RpMeasurer *measurer, gsize bytes, guint threads,
                                 double *bytes_per_s, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* @parameters of @dtype: of the model. RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode,
- * on the threads that a run gives it; and the rates of the other passes: norm, sums of rounds,
- * copies of gradients and of weights. One measurement; and one more where devices copy beside it:
- * RpLinks.beside_optimizer_bytes_per_s. */
-gboolean rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype,
-                              guint64 parameters, RpProfile *profile,
-                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/**
+ * RpMeasureOptimizer:
+ *
+ * RpProfile.optimizer_parameters_per_s: one pass over gradients, state and weights, the fused mode, on the threads that
+ * a run gives it; and the rates of the other passes: norm, sums of rounds, copies of gradients and of weights. One
+ * measurement; and one more where devices copy beside it: RpLinks.beside_optimizer_bytes_per_s.
+ */
+typedef struct _RpMeasureOptimizer RpMeasureOptimizer;
+
+/* @parameters of @dtype: of the model; @profile: borrowed; @at_once: on a thread that begins now, while a device
+ * measures layers as it does in a run. */
+RpMeasureOptimizer *rp_measure_optimizer_new(const RpMeasureOptions *options, RpDtype dtype,
+                                             guint64 parameters, RpProfile *profile,
+                                             gboolean at_once);
+/* Until its thread has ended. */
+void rp_measure_optimizer_wait(RpMeasureOptimizer *self);
+/* Ends what runs. */
+void rp_measure_optimizer_free(RpMeasureOptimizer *self);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpMeasureOptimizer, rp_measure_optimizer_free)
+
+/* Once: waits for the thread, or runs the passes; then sets the rates of the profile, beside copies, too. Errors: G_IO_ERROR_NO_SPACE,
+ * G_IO_ERROR_CANCELLED, those of threads, the probe's */
+gboolean rp_measure_optimizer_finish(RpMeasureOptimizer *self, RpMeasurer *measurer, RpProbe *probe,
+                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_measure_optimizer_parameters:

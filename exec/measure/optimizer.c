@@ -411,32 +411,112 @@ rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_thread
     return (gsize)MAX(1, MIN(all, MAX(bytes, LEAST_BYTES) / each));
 }
 
-gboolean
-rp_measure_optimizer(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype, guint64 parameters,
-                     RpProfile *profile, GError **error)
+struct _RpMeasureOptimizer {
+    RpMeasureOptions options;
+    RpMeasurer measurer; /* its own: only the calling thread's tells of its progress */
+    Update update;
+    RpDtype dtype;
+    guint64 parameters;
+    RpProfile *profile; /* borrowed */
+    GThread *thread;    /* NULL: measured when asked for */
+    gint given_up;      /* atomic */
+    gboolean measured;
+    GError *error;
+};
+
+static gboolean
+goes_on(guint64 done, guint64 total, gpointer user_data)
+{
+    RpMeasureOptimizer *self = user_data;
+
+    (void)done;
+    (void)total;
+    return !g_atomic_int_get(&self->given_up);
+}
+
+/* All passes but the one beside copies. */
+static gpointer
+measure_passes(gpointer data)
 {
     static const RpProbePart parts[N_PASSES] = {[NORM] = sum_squares,
                                                 [STEP] = apply_step,
                                                 [ACCUMULATE] = accumulate,
                                                 [GRADIENT_COPY] = copy_gradients,
                                                 [PARAMETER_COPY] = copy_parameters};
-    const guint n_threads = measurer->options->optimizer_threads;
-    const gsize n = rp_measure_optimizer_parameters(parameters, rp_dtype_size(dtype), n_threads,
-                                                    rp_available_memory());
-    g_auto(Update) update = {.dtype = dtype};
+    RpMeasureOptimizer *self = data;
+    Update *update = &self->update;
+    RpProfile *profile = self->profile;
+    const guint n_threads = self->options.optimizer_threads;
+    const gsize n = rp_measure_optimizer_parameters(self->parameters, rp_dtype_size(self->dtype),
+                                                    n_threads, rp_available_memory());
     RpTimes times[N_PASSES];
 
-    if (!update_init(&update, n_threads, measurer->options->form, n, error) ||
-        !rp_measurer_run(measurer, NULL, parts, G_N_ELEMENTS(parts), &update, times, error) ||
-        !measure_copies_beside(measurer, probe, &update, profile, error))
-        return FALSE;
-    profile->norm_parameters_per_s = parameters_per_s(&update, &times[NORM]);
+    if (!update_init(update, n_threads, self->options.form, n, &self->error) ||
+        !rp_measurer_run(&self->measurer, NULL, parts, G_N_ELEMENTS(parts), update, times,
+                         &self->error))
+        return NULL;
+    self->measured = TRUE;
+    profile->norm_parameters_per_s = parameters_per_s(update, &times[NORM]);
     profile->optimizer_parameters_per_s =
-        rate_of_fp32(measurer, profile, parameters_per_s(&update, &times[STEP]));
-    profile->sum_parameters_per_s = parameters_per_s(&update, &times[ACCUMULATE]);
-    profile->gradient_copy_parameters_per_s = parameters_per_s(&update, &times[GRADIENT_COPY]);
-    profile->parameter_copy_parameters_per_s =
-        copy_rate_of_fp32(measurer, profile, parameters_per_s(&update, &times[PARAMETER_COPY]));
-    measure_layouts(update.pool, n_threads, measurer->options->seconds, profile);
-    return TRUE;
+        rate_of_fp32(&self->measurer, profile, parameters_per_s(update, &times[STEP]));
+    profile->sum_parameters_per_s = parameters_per_s(update, &times[ACCUMULATE]);
+    profile->gradient_copy_parameters_per_s = parameters_per_s(update, &times[GRADIENT_COPY]);
+    profile->parameter_copy_parameters_per_s = copy_rate_of_fp32(
+        &self->measurer, profile, parameters_per_s(update, &times[PARAMETER_COPY]));
+    measure_layouts(update->pool, n_threads, self->options.seconds, profile);
+    return NULL;
+}
+
+RpMeasureOptimizer *
+rp_measure_optimizer_new(const RpMeasureOptions *options, RpDtype dtype, guint64 parameters,
+                         RpProfile *profile, gboolean at_once)
+{
+    RpMeasureOptimizer *self = g_new0(RpMeasureOptimizer, 1);
+
+    self->options = *options;
+    self->options.progress = goes_on;
+    self->options.user_data = self;
+    self->measurer = (RpMeasurer){.options = &self->options, .n_measures = 1};
+    self->update.dtype = self->dtype = dtype;
+    self->parameters = parameters;
+    self->profile = profile;
+    if (at_once) /* where no thread can be had, it is measured when asked for */
+        self->thread = g_thread_try_new("measure", measure_passes, self, NULL);
+    return self;
+}
+
+void
+rp_measure_optimizer_wait(RpMeasureOptimizer *self)
+{
+    GThread *thread = g_steal_pointer(&self->thread);
+
+    if (thread != NULL)
+        g_thread_join(thread);
+}
+
+void
+rp_measure_optimizer_free(RpMeasureOptimizer *self)
+{
+    if (self == NULL)
+        return;
+    g_atomic_int_set(&self->given_up, TRUE);
+    rp_measure_optimizer_wait(self);
+    update_clear(&self->update);
+    g_clear_error(&self->error);
+    g_free(self);
+}
+
+gboolean
+rp_measure_optimizer_finish(RpMeasureOptimizer *self, RpMeasurer *measurer, RpProbe *probe,
+                            GError **error)
+{
+    rp_measure_optimizer_wait(self);
+    if (!self->measured && self->error == NULL)
+        measure_passes(self);
+    if (self->error != NULL) {
+        g_propagate_error(error, g_steal_pointer(&self->error));
+        return FALSE;
+    }
+    rp_measurer_skip(measurer, 1);
+    return measure_copies_beside(measurer, probe, &self->update, self->profile, error);
 }

@@ -99,15 +99,18 @@ rp_measurer_end_work(RpMeasurer *measurer, GError **error)
     return rp_measure_work_end(g_steal_pointer(&measurer->work), error);
 }
 
+/* @optimizer: (nullable) */
 static gboolean
-measure_machine(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype, guint64 parameters,
+measure_machine(RpMeasurer *measurer, RpProbe *probe, RpMeasureOptimizer *optimizer,
                 RpProfile *profile, GError **error)
 {
     RpLinks *links = &profile->links;
 
-    if (!probe->ops->measure_links(probe, measurer, profile, error) ||
-        (parameters > 0 &&
-         !rp_measure_optimizer(measurer, probe, dtype, parameters, profile, error)))
+    if (optimizer != NULL) /* links are measured alone */
+        rp_measure_optimizer_wait(optimizer);
+    if (!probe->ops->measure_links(probe, measurer, profile, error))
+        return FALSE;
+    if (optimizer != NULL && !rp_measure_optimizer_finish(optimizer, measurer, probe, error))
         return FALSE;
     /* host memory allows at least the rate of one of them alone */
     links->host_bytes_per_s =
@@ -116,21 +119,16 @@ measure_machine(RpMeasurer *measurer, RpProbe *probe, RpDtype dtype, guint64 par
     return TRUE;
 }
 
-static gboolean
-measure_memory(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network, RpProfile *profile,
-               GError **error)
+static void
+set_hop(const RpNetwork *network, RpProfile *profile)
 {
     RpLinks *links = &profile->links;
     const double hidden = (double)rp_network_hidden_bytes(network);
 
-    if (!measure_machine(measurer, probe, rp_network_options(network)->dtype,
-                         rp_weights_elements(rp_network_weights(network)), profile, error))
-        return FALSE;
     /* down and up again */
     links->hop_ns = 2 * links->copy_latency_ns +
                     llround((hidden / links->d2h_bytes_per_s + hidden / links->h2d_bytes_per_s) *
                             (double)RP_NS_PER_S);
-    return TRUE;
 }
 
 RpProfile *
@@ -144,12 +142,15 @@ rp_measure_box(RpProbe *probe, const RpMeasureOptions *options, GError **error)
                            .n_measures = probe->ops->n_link_measures +
                                          (steps ? 1 + rp_probe_has_links(probe) : 0)};
     g_autoptr(RpProfile) box = rp_profile_new(1);
+    g_autoptr(RpMeasureOptimizer) optimizer = NULL;
 
     resolved.seconds = LINK_SECONDS;
     resolved.max_runs = DEFAULT_RUNS;
     set_origin(box, probe, resolved.devices);
     box->layers[0].parameter_bytes = LINK_LAYER_BYTES;
-    if (!measure_machine(&measurer, probe, RP_DTYPE_BF16, steps ? BOX_PARAMETERS : 0, box, error))
+    if (steps)
+        optimizer = rp_measure_optimizer_new(&resolved, RP_DTYPE_BF16, BOX_PARAMETERS, box, FALSE);
+    if (!measure_machine(&measurer, probe, optimizer, box, error))
         return NULL;
     box->n_layers = 0;
     return g_steal_pointer(&box);
@@ -209,9 +210,14 @@ rp_measure_profile(RpProbe *probe, const RpNetwork *network, const RpWeights *we
 
     set_origin(profile, probe, resolved.devices);
     measurer.network = network;
+    g_autoptr(RpMeasureOptimizer) optimizer = rp_measure_optimizer_new(
+        &resolved, rp_network_options(network)->dtype,
+        rp_weights_elements(rp_network_weights(network)), profile, rp_probe_has_links(probe));
+
     if (!measure_layers(&measurer, probe, network, weights, profile, error) ||
-        !measure_memory(&measurer, probe, network, profile, error))
+        !measure_machine(&measurer, probe, optimizer, profile, error))
         return NULL;
+    set_hop(network, profile);
     probe->ops->describe(probe, profile); /* once more: all kernels are loaded now */
     return g_steal_pointer(&profile);
 }
