@@ -18,7 +18,6 @@
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
-#define AHEAD 4 /* rows that a thread of combine reads at a time */
 
 /* Rows of @n words: elements, or 16 bytes. */
 template <typename Word>
@@ -49,38 +48,40 @@ gather(const RpGatherRowsArgs *args, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-template <typename T>
+/* The rows of a token, AT_ONCE of them read before the first is added: as many as keep the card's memory busy. */
+template <typename T, bool WIDE, unsigned AT_ONCE>
 static __global__ void
-__launch_bounds__(THREADS) combine_kernel(RpCombineRowsArgs args, bool wide)
+__launch_bounds__(THREADS) combine_kernel(RpCombineRowsArgs args)
 {
     const size_t n = args.n, t = blockIdx.x;
     const int32_t *rows = args.rows + t * args.choices;
     const T *weights = (const T *)args.weights + (args.weights ? t * args.choices : 0);
 
     for (size_t first = threadIdx.x * RP_PACK; first < n; first += blockDim.x * RP_PACK) {
+        const size_t count = WIDE ? RP_PACK : n - first; /* rows that are wide have whole packs */
         float sums[RP_PACK] = {};
         Pack<T> pack;
 
-        if (args.residual) {
-            pack = load_pack((const T *)args.residual + t * n + first, n - first, wide);
-#pragma unroll
-            for (int i = 0; i < RP_PACK; i++)
-                sums[i] = to_float(pack.at[i]);
-        }
-        for (unsigned base = 0; base < args.choices; base += AHEAD) {
-            Pack<T> packs[AHEAD];
-            float scales[AHEAD];
+        for (unsigned base = 0; base < args.choices; base += AT_ONCE) {
+            Pack<T> packs[AT_ONCE];
+            float scales[AT_ONCE];
 
 #pragma unroll
-            for (unsigned j = 0; j < AHEAD; j++) {
-                if (base + j < args.choices) {
-                    packs[j] = load_pack((const T *)args.x + (size_t)rows[base + j] * n + first,
-                                         n - first, wide);
-                    scales[j] = args.weights ? to_float(weights[base + j]) : 1.0f;
-                }
+            for (unsigned j = 0; j < AT_ONCE; j++) {
+                const unsigned row = base + j < args.choices ? base + j : base;
+
+                packs[j] = load_pack((const T *)args.x + (size_t)__ldg(rows + row) * n + first,
+                                     count, WIDE);
+                scales[j] = args.weights ? to_float(weights[row]) : 1.0f;
+            }
+            if (base == 0 && args.residual) {
+                pack = load_pack((const T *)args.residual + t * n + first, count, WIDE);
+#pragma unroll
+                for (int i = 0; i < RP_PACK; i++)
+                    sums[i] = to_float(pack.at[i]);
             }
 #pragma unroll
-            for (unsigned j = 0; j < AHEAD; j++) {
+            for (unsigned j = 0; j < AT_ONCE; j++) {
 #pragma unroll
                 for (int i = 0; i < RP_PACK; i++)
                     if (base + j < args.choices)
@@ -90,8 +91,21 @@ __launch_bounds__(THREADS) combine_kernel(RpCombineRowsArgs args, bool wide)
 #pragma unroll
         for (int i = 0; i < RP_PACK; i++)
             pack.at[i] = from_float<T>(sums[i]);
-        store_pack((T *)args.y + t * n + first, pack, n - first, wide);
+        store_pack((T *)args.y + t * n + first, pack, count, WIDE);
     }
+}
+
+template <typename T, bool WIDE>
+static cudaError_t
+combine(const RpCombineRowsArgs *args, cudaStream_t stream)
+{
+    const unsigned blocks = (unsigned)args->tokens, threads = threads_for(args->n, THREADS);
+
+    if (args->choices > 4)
+        combine_kernel<T, WIDE, 8><<<blocks, threads, 0, stream>>>(*args);
+    else
+        combine_kernel<T, WIDE, 4><<<blocks, threads, 0, stream>>>(*args);
+    return cudaGetLastError();
 }
 
 /* Eight gates and ups of a row of z, or the values that replace them. */
@@ -267,16 +281,15 @@ rp_cuda_gather_rows(const RpGatherRowsArgs *args, cudaStream_t stream)
 cudaError_t
 rp_cuda_combine_rows(const RpCombineRowsArgs *args, cudaStream_t stream)
 {
-    const RpCombineRowsArgs copy = *args;
+    const bool wide =
+        rows_are_wide(args->x, args->n) && is_wide(args->y) && is_wide(args->residual);
 
     if (args->tokens == 0 || args->n == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        combine_kernel<T><<<(unsigned)copy.tokens, threads_for(copy.n, THREADS), 0, stream>>>(
-            copy, rows_are_wide(copy.x, copy.n) && is_wide(copy.y) && is_wide(copy.residual));
-        return cudaGetLastError();
+        return wide ? combine<T, true>(args, stream) : combine<T, false>(args, stream);
     });
 }
 

@@ -43,7 +43,7 @@ __launch_bounds__(THREADS) largest_kernel(size_t n, const T *x, float *largest, 
     for (size_t first = ((size_t)blockIdx.x * THREADS + threadIdx.x) * RP_PACK; first < n;
          first += stride)
         most = larger_of(most, load_pack(x + first, n - first, wide));
-    note_largest(largest, most);
+    note_largest_of_block(largest, most);
 }
 
 /* Packs four fp8 values into a word, the first in the lowest byte. */
@@ -253,8 +253,8 @@ template <typename T, bool E5M2>
 static cudaError_t
 quantise(const RpQuantiseArgs *args, dim3 blocks, cudaStream_t stream)
 {
-    const Quantise<T> all = {args->rows,  args->columns, (const T *)args->x, args->largest,
-                             args->quantized, args->transposed,  args->scale};
+    const Quantise<T> all = {args->rows,      args->columns,    (const T *)args->x, args->largest,
+                             args->quantized, args->transposed, args->scale};
 
     if (rows_are_wide(args->x, args->columns) && is_at_multiple(args->quantized, RP_PACK) &&
         is_at_multiple(args->transposed, 4) && args->rows % 4 == 0)

@@ -281,7 +281,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
         }
     }
     if (args.largest)
-        note_largest(args.largest, most);
+        note_largest_of_block(args.largest, most);
 }
 
 /* Rows that do not fit registers: x is read again. */
@@ -309,7 +309,7 @@ __launch_bounds__(LOOP_THREADS) forward_loop_kernel(const Forward<T> args)
                                       load_pack(args.x + index, args.n - first, args.wide), rstd));
     }
     if (args.largest)
-        note_largest(args.largest, most);
+        note_largest_of_block(args.largest, most);
 }
 
 /* One pack of a row's gradient sum: g h, over its elements */
