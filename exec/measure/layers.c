@@ -56,15 +56,33 @@ run_save(gpointer data)
     }
 }
 
+/* In fp8 with the backward, which then quantises the inputs of layers whose outputs are saved. */
+static void
+recompute_with(RpMeasuredLayer *layer, const RpSavedPlace *saved)
+{
+    RpStageCall call = layer->call;
+
+    call.output = layer->buffer[RP_MEASURE_OUTPUT];
+    call.saved = saved;
+    rp_network_recompute(layer->network, &call);
+    if (!layer->has_fp8)
+        return;
+    call.output = layer->d_input;
+    rp_network_backward(layer->network, &call);
+}
+
+static void
+run_with_all(gpointer data)
+{
+    recompute_with(data, NULL);
+}
+
 static void
 recompute_without(RpMeasuredLayer *layer, RpSavedGroup group)
 {
     const RpSavedPlace place = place_of(layer, group);
-    RpStageCall call = layer->call;
 
-    call.output = layer->buffer[RP_MEASURE_OUTPUT];
-    call.saved = &place;
-    rp_network_recompute(layer->network, &call);
+    recompute_with(layer, &place);
 }
 
 static void
@@ -91,14 +109,14 @@ run_without_mlp(gpointer data)
     recompute_without(data, RP_SAVED_MLP);
 }
 
-/* Measures by how much a block's recompute is shorter with each group of tensors that its forward may
+/* Measures by how much a block's recompute and backward are shorter with each group of tensors that its forward may
  * save, where these would go over a link. All of them together take no more than the recompute. */
 static gboolean
 measure_saved(RpMeasurer *measurer, RpMeasuredLayer *layer, RpLayer *to, GError **error)
 {
     static const RpProbePart save = run_save;
     static const RpProbePart parts[1 + RP_N_SAVED_GROUPS] = {
-        run_recompute,
+        run_with_all,
         [1 + RP_SAVED_ATTENTION] = run_without_attention,
         [1 + RP_SAVED_QKV] = run_without_qkv,
         [1 + RP_SAVED_RESIDUAL] = run_without_residual,

@@ -254,7 +254,7 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
                                  .n = z->C,
                                  .x = x,
                                  .y = normed,
-                                 .rstd = pass->kept.used ? pass->kept.rstd : rstd,
+                                 .rstd = pass->kept.normed.used ? pass->kept.rstd : rstd,
                                  .largest = amax});
 
     const RpMatmulOperand n =
@@ -315,7 +315,7 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
                                  .n = z->C,
                                  .x = s,
                                  .y = normed,
-                                 .rstd = pass->kept.used ? pass->kept.post_rstd : rstd,
+                                 .rstd = pass->kept.post.used ? pass->kept.post_rstd : rstd,
                                  .largest = pass->amax});
 }
 
@@ -361,9 +361,9 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
 
     const Heads heads = make_heads(pass, z, a);
     const gsize before = scratch->used;
-    RpMatmulOperand n =
-        pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.out)
-                        : rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out, RP_OPERAND_SUMS, NULL);
+    RpMatmulOperand n = pass->kept.out.used ? rp_pass_kept_sums(z->T, &pass->kept.out)
+                                            : rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out,
+                                                              RP_OPERAND_SUMS, NULL);
     const RpMatmulOperand o =
         rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->amax);
 
@@ -389,7 +389,7 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
         q_amax = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, a->q, heads.q_rstd, d.q);
         k_amax = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->row_heads, a->k, heads.k_rstd, d.k);
     }
-    if (pass->kept.used) {
+    if (pass->kept.normed.used) {
         rstd = pass->kept.rstd;
         n = rp_pass_kept_sums(z->T, &pass->kept.normed);
     } else {

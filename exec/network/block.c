@@ -128,7 +128,7 @@ mlp_forward(RpPass *pass, const RpBlockShape *z, const void *s, const void *norm
 
         if (rp_pass_makes(pass, RP_SAVED_MLP))
             make_mlp(pass, z, normed, &mlp);
-        if (y != NULL || pass->kept.used)
+        if (y != NULL || pass->kept.product.used)
             finish_mlp(pass, z, &mlp, stays, s, y);
         return;
     }
@@ -177,9 +177,10 @@ differentiate_product(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const
     rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
     rp_pass_swiglu_backward(pass, z->T, mlp->row, mlp->gate, mlp->up, product, amax);
 
-    const RpMatmulOperand x = pass->kept.used ? rp_pass_kept_sums(z->T, &pass->kept.product)
-                                              : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product,
-                                                                RP_OPERAND_SUMS, amax[2]);
+    const RpMatmulOperand x =
+        pass->kept.product.used
+            ? rp_pass_kept_sums(z->T, &pass->kept.product)
+            : rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, product, RP_OPERAND_SUMS, amax[2]);
 
     rp_pass_linear_sums(pass, RP_WEIGHT_DOWN, &x, &d);
     pass->scratch.used = before;
@@ -191,7 +192,7 @@ norm_again(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, flo
 {
     float *amax = rp_pass_scale_slot(pass);
 
-    if (pass->kept.used)
+    if (pass->kept.post.used)
         return rp_pass_kept_sums(z->T, &pass->kept.post);
     rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
                  (RpRmsnormArgs){
@@ -242,7 +243,7 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpSpace *kept, 
         differentiate_layers(pass, z, &mlp, &x, amax, ds);
         pass->scratch.used = before;
     }
-    if (pass->kept.used)
+    if (pass->kept.post.used)
         rstd = pass->kept.post_rstd;
     pass->amax = rp_pass_scale_slot(pass);
     rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
@@ -308,7 +309,7 @@ block_backward(RpPass *pass, const void *x, RpSpace *kept, const void *dy, void 
 
     rp_pass_take_kept(pass, kept, z.T);
     if (pass->measuring) /* with the forward's saved values it takes more */
-        pass->kept.used = FALSE;
+        pass->kept = (RpBlockKept){0};
 
     const void *s =
         rp_pass_take(pass, rp_pass_saved_space(pass, kept, RP_SAVED_RESIDUAL), z.T * z.C);

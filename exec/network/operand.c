@@ -101,7 +101,7 @@ RpMatmulOperand
 rp_pass_kept_input(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, float *amax,
                    const RpSavedFp8 *keep)
 {
-    return make_operand(pass, kind, rows, x, RP_OPERAND_INPUT, amax, pass->kept.used ? keep : NULL);
+    return make_operand(pass, kind, rows, x, RP_OPERAND_INPUT, amax, keep->used ? keep : NULL);
 }
 
 RpMatmulOperand
@@ -111,14 +111,16 @@ rp_pass_kept_sums(size_t rows, const RpSavedFp8 *kept)
         .rows = rows, .code = RP_DTYPE_E4M3, .transposed = kept->transposed, .scale = kept->scale};
 }
 
+/* @output: group of the layer's output: it is computed, and so its input, unless the forward has saved it */
 static RpSavedFp8
-take_kept_fp8(RpPass *pass, RpSpace *space, RpWeightKind kind, size_t rows)
+take_kept_fp8(RpPass *pass, RpSpace *space, RpWeightKind kind, RpSavedGroup output, size_t rows)
 {
     const RpWeightPlace *place = &pass->layout->place[kind];
     RpSavedFp8 kept = {0};
 
     if (!place->has_fp8)
         return kept;
+    kept.used = (pass->saved >> output & 1) == 0;
     kept.transposed = rp_pass_take_bytes(space, rows * place->shape[1]);
     kept.scale = rp_pass_take_floats(space, RP_SCALE_SLOT_FLOATS);
     return kept;
@@ -130,11 +132,11 @@ rp_pass_take_kept(RpPass *pass, RpSpace *space, size_t rows)
     if (space == NULL || !pass->layout->trains_fp8 ||
         rp_weights_lora(pass->network->weights) != NULL)
         return;
-    pass->kept = (RpBlockKept){.used = pass->saved == 0,
-                               .normed = take_kept_fp8(pass, space, RP_WEIGHT_Q, rows),
-                               .out = take_kept_fp8(pass, space, RP_WEIGHT_O, rows),
-                               .post = take_kept_fp8(pass, space, RP_WEIGHT_GATE, rows),
-                               .product = take_kept_fp8(pass, space, RP_WEIGHT_DOWN, rows)};
+    pass->kept = (RpBlockKept){
+        .normed = take_kept_fp8(pass, space, RP_WEIGHT_Q, RP_SAVED_QKV, rows),
+        .out = take_kept_fp8(pass, space, RP_WEIGHT_O, RP_SAVED_RESIDUAL, rows),
+        .post = take_kept_fp8(pass, space, RP_WEIGHT_GATE, RP_SAVED_MLP, rows),
+        .product = take_kept_fp8(pass, space, RP_WEIGHT_DOWN, RP_N_SAVED_GROUPS, rows)};
     pass->kept.rstd = rp_pass_take_floats(space, rows);
     pass->kept.post_rstd = rp_pass_take_floats(space, rows);
 }

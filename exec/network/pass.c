@@ -397,7 +397,7 @@ rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void 
     args.d_up_largest = amax[1];
     args.largest = amax[2];
     args.dy = d;
-    args.product = pass->kept.used ? NULL : d;
+    args.product = pass->kept.product.used ? NULL : d;
     args.d_gate = gate;
     args.d_up = up;
     RUN(pass, swiglu_backward, &args);

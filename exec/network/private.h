@@ -98,15 +98,14 @@ struct _RpNetwork {
 
 /* Fp8 values of a linear layer's input, kept from the forward for sums of its weights' gradient. */
 typedef struct {
+    gboolean used;
     guint8 *transposed; /* [in,rows] */
     float *scale;
 } RpSavedFp8;
 
 /* Values kept by a block that trains matrices in fp8 and has no adapters: its backward then neither norms nor quantizes
- * them again. It is not used where the forward has saved something, as values that come before a saved one are not
- * computed again. */
+ * them again. An input is not used where the forward has saved the layer's output, so that it is not computed again. */
 typedef struct {
-    gboolean used;
     RpSavedFp8 normed, out, post, product; /* inputs of q, k, v; of o; of gate and up; of down */
     float *rstd, *post_rstd;               /* [T]: of the norms before the first and the last */
 } RpBlockKept;
