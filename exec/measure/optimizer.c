@@ -413,7 +413,8 @@ rp_measure_optimizer_parameters(guint64 all, gsize element_bytes, guint n_thread
 
 struct _RpMeasureOptimizer {
     RpMeasureOptions options;
-    RpMeasurer measurer; /* its own: only the calling thread's tells of its progress */
+    RpMeasurer silent; /* the thread's: only the calling thread's tells of its progress */
+    RpMeasurer *measurer;
     Update update;
     RpDtype dtype;
     guint64 parameters;
@@ -452,17 +453,17 @@ measure_passes(gpointer data)
     RpTimes times[N_PASSES];
 
     if (!update_init(update, n_threads, self->options.form, n, &self->error) ||
-        !rp_measurer_run(&self->measurer, NULL, parts, G_N_ELEMENTS(parts), update, times,
+        !rp_measurer_run(self->measurer, NULL, parts, G_N_ELEMENTS(parts), update, times,
                          &self->error))
         return NULL;
     self->measured = TRUE;
     profile->norm_parameters_per_s = parameters_per_s(update, &times[NORM]);
     profile->optimizer_parameters_per_s =
-        rate_of_fp32(&self->measurer, profile, parameters_per_s(update, &times[STEP]));
+        rate_of_fp32(self->measurer, profile, parameters_per_s(update, &times[STEP]));
     profile->sum_parameters_per_s = parameters_per_s(update, &times[ACCUMULATE]);
     profile->gradient_copy_parameters_per_s = parameters_per_s(update, &times[GRADIENT_COPY]);
     profile->parameter_copy_parameters_per_s = copy_rate_of_fp32(
-        &self->measurer, profile, parameters_per_s(update, &times[PARAMETER_COPY]));
+        self->measurer, profile, parameters_per_s(update, &times[PARAMETER_COPY]));
     measure_layouts(update->pool, n_threads, self->options.seconds, profile);
     return NULL;
 }
@@ -476,7 +477,8 @@ rp_measure_optimizer_new(const RpMeasureOptions *options, RpDtype dtype, guint64
     self->options = *options;
     self->options.progress = goes_on;
     self->options.user_data = self;
-    self->measurer = (RpMeasurer){.options = &self->options, .n_measures = 1};
+    self->silent = (RpMeasurer){.options = &self->options, .n_measures = 1};
+    self->measurer = &self->silent;
     self->update.dtype = self->dtype = dtype;
     self->parameters = parameters;
     self->profile = profile;
@@ -511,12 +513,15 @@ rp_measure_optimizer_finish(RpMeasureOptimizer *self, RpMeasurer *measurer, RpPr
                             GError **error)
 {
     rp_measure_optimizer_wait(self);
-    if (!self->measured && self->error == NULL)
+    if (self->measured) {
+        rp_measurer_skip(measurer, 1);
+    } else if (self->error == NULL) {
+        self->measurer = measurer;
         measure_passes(self);
+    }
     if (self->error != NULL) {
         g_propagate_error(error, g_steal_pointer(&self->error));
         return FALSE;
     }
-    rp_measurer_skip(measurer, 1);
     return measure_copies_beside(measurer, probe, &self->update, self->profile, error);
 }
