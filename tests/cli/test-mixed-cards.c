@@ -62,7 +62,7 @@ RP_TEST(lists_of_cards_are_read_strictly)
 
 RP_TEST(a_plan_of_a_mixed_box_dispatches_freely_and_says_so_in_the_run_file)
 {
-    if (RP_TEST_FEW) /* of values alone: test-plan.c and test-cards.c run the same code */
+    if (RP_TEST_FEW) /* of values alone: plan.script and test-cards.c run the same code */
         return;
     g_auto(RpCliRun) plan = rp_cli_run("plan --model qwen3-1.7b " BOX
                                        "--schedules roundpipe --micro-batch 4 --batch 64 "
