@@ -130,7 +130,7 @@ rp_train_files_train(const char *line)
 {
     g_auto(RpCliRun) run = rp_cli_run("train @T/run.yaml %s", line);
 
-    if (run.code != 0)
+    if (run.code != 0 || strstr(run.err, "CRITICAL") != NULL)
         fail_msg("%s: %s", line, run.err);
     if (strstr(run.out, "memory of host") != NULL)
         assert_non_null(strstr(run.out, "+0 bytes"));

@@ -78,7 +78,7 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
         return NULL;
     if (!rp_job_init(&planner->job, profile, partition, options, error))
         return NULL;
-    if (planner->job.options.dispatch == RP_DISPATCH_FREE &&
+    if (planner->job.options.dispatch == RP_DISPATCH_FREE && !options->forward_only &&
         planner->job.options.dispatch_rule == 0)
         planner->job.options.dispatch_rule = choose_rule(profile, partition, options);
     planner->interleave = rp_interleave_new(&planner->job);
