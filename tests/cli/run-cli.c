@@ -79,9 +79,8 @@ rp_cli_run_clear(RpCliRun *run)
     g_clear_pointer(&run->err, g_free);
 }
 
-/* @B, @Q, @R and @T. */
-static char *
-expand(const char *line)
+char *
+rp_cli_expand(const char *line)
 {
     g_autofree char *base = g_path_get_basename(directory);
     GString *text = g_string_new(line);
@@ -115,7 +114,7 @@ run(gboolean shell, const char *words)
 {
     g_autoptr(GError) error = NULL;
     g_auto(GStrv) argv = NULL;
-    g_autofree char *expanded = expand(words);
+    g_autofree char *expanded = rp_cli_expand(words);
     g_autofree char *line = g_strdup_printf("roundpipe %s", expanded);
     char *sh[] = {(char *)"/bin/sh", (char *)"-c", expanded, NULL};
 
@@ -207,7 +206,7 @@ must_refuse(const char *words, char **expected, gpointer data)
 {
     g_auto(RpCliRun) result =
         strstr(words, "$ROUNDPIPE") != NULL ? rp_cli_shell("%s", words) : rp_cli_run("%s", words);
-    g_autofree char *pattern = expand(*expected);
+    g_autofree char *pattern = rp_cli_expand(*expected);
     g_autofree char *line = g_strdup_printf("%d%s %s", result.code, *result.out != '\0' ? "+" : "",
                                             g_strchomp(result.err));
     g_autofree char *base = g_path_get_basename(directory);

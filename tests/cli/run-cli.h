@@ -47,6 +47,9 @@ void rp_cli_assert_refused(const RpCliRun *run, const char *words, int code, con
 /* The same of @line, which it runs. */
 void rp_cli_must_refuse(const char *line, int code, const char *part);
 
+/* @line with the paths that @B, @Q, @R and @T stand for. (transfer full) */
+char *rp_cli_expand(const char *line);
+
 /* Runs every command of a section of tests/cli/messages.txt, which has the exit code and the one line of each. */
 void rp_cli_must_refuse_all(const char *section);
 

@@ -111,7 +111,7 @@ value_of(const RpTree *value)
     return value->type == RP_JSON_STRING ? g_ascii_strtod(value->text, NULL) : value->number;
 }
 
-/* Of @name and what stands in the parentheses behind it. */
+/* Calls the function @name of the numbers in the parentheses behind it. */
 static double
 call(Reader *reader, const char *name)
 {

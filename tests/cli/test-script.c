@@ -20,11 +20,11 @@
  *     ? PATH is TEXT      the value at PATH; `? PATH has TEXT`: a part of it
  *     present PATH ..., missing PATH ...
  *     refusals SECTION    as rp_cli_must_refuse_all()
- *     file NAME           writes @T/NAME: the lines behind it that begin with "| "
+ *     file NAME           writes @T/NAME: the lines behind it that begin with "| ", with the paths of rp_cli_run()
  *     let NAME TEXT       @{NAME} is TEXT; other words in @{} are values, as `@{plan:recommendation.round}`
  *     every PATH          runs what follows, to `end`, for each item of the value at PATH, of whose number @1 is
  *     each A | B          runs what follows, to `end`, for each of these lines, of which @1 is A and @2 is B; within
- *                         another such loop numbers go on
+ *                         another such loop, whose rows a comment parts from its own, numbers go on
  *     also A | B          the same, left out where RP_TEST_FEW is true
  *     all                 the rest is left out where RP_TEST_FEW is true
  *     needs PROGRAM       skips the test if there is none
@@ -68,7 +68,7 @@ is_path(const char *words)
     return words[strspn(words, G_CSET_a_2_z G_CSET_A_2_Z G_CSET_DIGITS "_.:-")] == '\0';
 }
 
-/* What stands for "@{@words}". (transfer full) */
+/* The text that stands for "@{@words}". (transfer full) */
 static char *
 value_of(const char *words)
 {
@@ -153,10 +153,19 @@ run(guint at, const char *name, gboolean shell, const char *words)
         fail_msg("%s: exit code %d, expected %d: %s%s", words, done.code, code, done.err, done.out);
 }
 
+/* @text with its paths and without escapes. (transfer full) */
+static char *
+literal(const char *text)
+{
+    g_autofree char *expanded = rp_cli_expand(text);
+
+    return g_strcompress(expanded);
+}
+
 static void
 check_text(const char *found, const char *text, gboolean wanted)
 {
-    g_autofree char *part = g_strcompress(text);
+    g_autofree char *part = literal(text);
 
     if ((strstr(found, part) != NULL) != wanted)
         fail_msg("expected %s\"%s\", found: %s", wanted ? "" : "no ", part, found);
@@ -165,7 +174,7 @@ check_text(const char *found, const char *text, gboolean wanted)
 static void
 check_all(const char *found, const char *text)
 {
-    g_autofree char *whole = g_strcompress(text);
+    g_autofree char *whole = literal(text);
 
     if (strcmp(found, whole) != 0)
         fail_msg("expected \"%s\", found: \"%s\"", whole, found);
@@ -256,7 +265,9 @@ write_file(guint at, const char *name)
 
         g_string_append_printf(text, "%s\n", line + (line[0] == ' '));
     }
-    rp_cli_write(name, text->str);
+    g_autofree char *expanded = rp_cli_expand(text->str);
+
+    rp_cli_write(name, expanded);
     return at;
 }
 
@@ -274,7 +285,7 @@ keep_text(const char *name, char *text)
     keep(name, (RpCliRun){.out = text, .err = g_strdup("")});
 }
 
-/* What begins with the verb @verb. Returns: the last line that it takes */
+/* Does as the verb @verb says. Returns: the last line that it takes */
 static guint
 act(guint at, const char *name, const char *verb, const char *words)
 {
@@ -472,7 +483,7 @@ new_texts(void)
     return g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
 }
 
-/* Before all tests: what stands above the first heading. */
+/* Runs the lines above the first heading, before all tests. */
 static int
 set_up(void **state)
 {
