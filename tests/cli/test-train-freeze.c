@@ -195,8 +195,7 @@ RP_TEST(gradients_of_adapters_are_named_as_in_checkpoints)
 {
     static const char *const models[] = {"model", "experts"};
 
-    rp_cli_write("experts.json", RP_TINY_GPT_OSS_CONFIG);
-    rp_cli_must_run("init @T/experts.json -o @T/experts --seed 1");
+    rp_cli_must_run("init @T/tiny-gpt-oss.json -o @T/experts --seed 1");
     for (guint i = 0; i < G_N_ELEMENTS(models); i++) {
         g_autofree char *what = g_strdup_printf(
             "--set lora.rank=2 --set steps=1 --set dtype=fp32 --set model=@T/%s", models[i]);

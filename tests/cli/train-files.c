@@ -1,5 +1,14 @@
 #include "tests/cli/train-files.h"
 
+#define GPT_OSS_CONFIG                                                                             \
+    "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":18,"    \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":6,"  \
+    "\"intermediate_size\":7,\"num_local_experts\":5,\"num_experts_per_tok\":2,"                   \
+    "\"sliding_window\":5,\"swiglu_limit\":7.0,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\","    \
+    "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":4.0,"           \
+    "\"beta_fast\":32.0,\"beta_slow\":1.0,\"truncate\":false,"                                     \
+    "\"original_max_position_embeddings\":32}}"
+
 /* Layer times, so that nothing needs to be measured. */
 #define TIMES                                                                                      \
     "{\"format\":\"roundpipe-profile/1\",\"model\":\"tiny\",\"device\":\"host\",\"gpus\":2,"       \
@@ -41,6 +50,7 @@ rp_train_files_setup(void **state)
         g_string_append(data, "]}\n");
     }
     rp_cli_write("tiny.json", RP_TINY_CONFIG);
+    rp_cli_write("tiny-gpt-oss.json", GPT_OSS_CONFIG);
     rp_cli_write("data.jsonl", data->str);
     rp_train_files_times();
     rp_cli_write("run.yaml", run);

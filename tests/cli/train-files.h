@@ -11,17 +11,8 @@
     "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
     "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
 
-#define RP_TINY_GPT_OSS_CONFIG                                                                     \
-    "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":18,"    \
-    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":6,"  \
-    "\"intermediate_size\":7,\"num_local_experts\":5,\"num_experts_per_tok\":2,"                   \
-    "\"sliding_window\":5,\"swiglu_limit\":7.0,\"vocab_size\":33,\"torch_dtype\":\"bfloat16\","    \
-    "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":4.0,"           \
-    "\"beta_fast\":32.0,\"beta_slow\":1.0,\"truncate\":false,"                                     \
-    "\"original_max_position_embeddings\":32}}"
-
-/* Fixture of a group, which rp_cli_teardown() ends: rp_cli_setup() and @T/model, @T/data.jsonl, @T/times.json,
- * @T/run.yaml. The run has a round of its four micro-batches, so that sums do not depend on the devices. */
+/* Fixture of a group, which rp_cli_teardown() ends: rp_cli_setup() and @T/model of @T/tiny.json, @T/data.jsonl,
+ * @T/times.json, @T/run.yaml; and @T/tiny-gpt-oss.json, a config of a mixture of experts. The run has a round of its four micro-batches, so that sums do not depend on the devices. */
 int rp_train_files_setup(void **state);
 
 /* Writes @T/times.json, of four blocks: `profile` of a run that is not to measure. */
