@@ -1,201 +1,21 @@
 /*
- * `full` plans: tiny ones with times worked out by hand, then random ones against the naive
- * simulator. Speeds are in bytes per nanosecond, so that times can be read off.
+ * `full` plans, and devices that share processors, against the naive simulator on random plans; and what must hold of any
+ * times. timelines.txt has small ones by hand.
  */
 #include "tests/sim/plan-fixture.h"
 
+#include "core/plan/planner.h"
+#include "core/verify/verify.h"
+#include "sim/simulate-private.h"
 #include "tests/sim/naive-simulate.h"
 
-/*
- *   parameter-up    |--------big--------|
- *   activation-up         ready ...     |a|
- */
-RP_TEST_OF(a_big_parameter_copy_delays_an_activation, Fixture *f)
+static void
+begin_on(Fixture *f, RpFidelity fidelity, guint gpus, guint processors)
 {
-    begin_full(f, 2);
-    RpTaskId made = compute(f, 0, 10, AT_ONCE);
-    RpTaskId big = copy(f, 1, RP_LANE_PARAMETER_UP, 1000, AT_ONCE);
-    RpTaskId input = copy(f, 1, RP_LANE_ACTIVATION_UP, 10, AFTER({.task = made}));
-    RpTaskId action = compute(f, 1, 5, AFTER({.task = input}));
-    simulate(f);
-    assert_times(f, big, 0, 1000);
-    assert_times(f, input, 1000, 1010);
-    assert_times(f, action, 1010, 1015);
-}
-
-RP_TEST_OF(chunks_of_it_let_the_activation_go_first, Fixture *f)
-{
-    RpTaskId chunks[20];
-
-    begin_full(f, 2);
-    RpTaskId made = compute(f, 0, 10, AT_ONCE);
-    for (guint i = 0; i < G_N_ELEMENTS(chunks); i++)
-        chunks[i] = copy(f, 1, RP_LANE_PARAMETER_UP, 50, AT_ONCE);
-    RpTaskId input = copy(f, 1, RP_LANE_ACTIVATION_UP, 10, AFTER({.task = made}));
-    simulate(f);
-    assert_times(f, chunks[0], 0, 50);
-    assert_times(f, input, 50, 60);
-    assert_times(f, chunks[1], 60, 110);
-    assert_times(f, chunks[19], 960, 1010);
-}
-
-RP_TEST_OF(what_is_ready_when_the_engine_becomes_free_counts, Fixture *f)
-{
-    begin_full(f, 1);
-    RpTaskId first = copy(f, 0, RP_LANE_GRADIENT_DOWN, 10, AT_ONCE);
-    RpTaskId second = copy(f, 0, RP_LANE_GRADIENT_DOWN, 10, AT_ONCE);
-    RpTaskId made = compute(f, 0, 10, AT_ONCE);
-    RpTaskId output = copy(f, 0, RP_LANE_ACTIVATION_DOWN, 10, AFTER({.task = made}));
-    simulate(f);
-    assert_times(f, first, 0, 10);
-    assert_times(f, output, 10, 20);
-    assert_times(f, second, 20, 30);
-}
-
-RP_TEST_OF(ends_of_equal_copies_come_before_the_next_begins, Fixture *f)
-{
-    /* both downloads end at 20; the upload which that allows goes before the chunk */
-    begin_full(f, 2);
-    f->machine.links.gpus_per_root = 2;
-    f->machine.links.root_bytes_per_s = BYTE_PER_NS;
-    copy(f, 0, RP_LANE_ACTIVATION_DOWN, 10, AT_ONCE);
-    RpTaskId output = copy(f, 1, RP_LANE_ACTIVATION_DOWN, 10, AT_ONCE);
-    copy(f, 0, RP_LANE_PARAMETER_UP, 20, AT_ONCE);
-    RpTaskId chunk = copy(f, 0, RP_LANE_PARAMETER_UP, 5, AT_ONCE);
-    RpTaskId input = copy(f, 0, RP_LANE_ACTIVATION_UP, 5, AFTER({.task = output}));
-    simulate(f);
-    assert_times(f, output, 0, 20);
-    assert_times(f, input, 20, 25);
-    assert_times(f, chunk, 25, 30);
-}
-
-RP_TEST_OF(the_two_directions_do_not_disturb_each_other, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.d2h_bytes_per_s = 2 * BYTE_PER_NS;
-    RpTaskId up = copy(f, 0, RP_LANE_ACTIVATION_UP, 100, AT_ONCE);
-    RpTaskId down = copy(f, 0, RP_LANE_ACTIVATION_DOWN, 100, AT_ONCE);
-    simulate(f);
-    assert_times(f, up, 0, 100);
-    assert_times(f, down, 0, 50);
-}
-
-RP_TEST_OF(devices_under_one_root_complex_share_it, Fixture *f)
-{
-    begin_full(f, 3);
-    f->machine.links.gpus_per_root = 2;
-    f->machine.links.root_bytes_per_s = BYTE_PER_NS;
-    RpTaskId a = copy(f, 0, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
-    RpTaskId b = copy(f, 1, RP_LANE_PARAMETER_UP, 150, AT_ONCE);
-    RpTaskId other_root = copy(f, 2, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
-    RpTaskId other_way = copy(f, 0, RP_LANE_GRADIENT_DOWN, 100, AT_ONCE);
-    simulate(f);
-    /* half each until 200, then b has 50 left and the link to itself */
-    assert_times(f, a, 0, 200);
-    assert_times(f, b, 0, 250);
-    assert_times(f, other_root, 0, 100);
-    assert_times(f, other_way, 0, 100);
-}
-
-RP_TEST_OF(the_optimizer_shares_host_memory_with_the_copies, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
-    f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
-    f->machine.optimizer_bytes_per_s = 5 * BYTE_PER_NS;
-    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 600, AT_ONCE);
-    RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 300, AT_ONCE);
-    RpTaskId alone = host(f, RP_TASK_OPTIMIZER_STEP, 500, AT_ONCE);
-    simulate(f);
-    /* 3 + 3 until 100; then 5 alone: 300 left take 60 */
-    assert_times(f, up, 0, 100);
-    assert_times(f, step, 0, 160);
-    assert_times(f, alone, 160, 260);
-}
-
-RP_TEST_OF(a_slow_flow_leaves_its_share_to_the_others, Fixture *f)
-{
-    begin_full(f, 2);
-    f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
-    f->machine.links.d2h_bytes_per_s = BYTE_PER_NS;
-    f->machine.links.host_bytes_per_s = 7 * BYTE_PER_NS;
-    RpTaskId slow = copy(f, 0, RP_LANE_ACTIVATION_DOWN, 100, AT_ONCE);
-    RpTaskId a = copy(f, 0, RP_LANE_ACTIVATION_UP, 300, AT_ONCE);
-    RpTaskId b = copy(f, 1, RP_LANE_ACTIVATION_UP, 300, AT_ONCE);
-    simulate(f);
-    assert_times(f, slow, 0, 100);
-    assert_times(f, a, 0, 100);
-    assert_times(f, b, 0, 100);
-}
-
-RP_TEST_OF(the_host_lanes_work_side_by_side, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.host_bytes_per_s = 8 * BYTE_PER_NS;
-    f->machine.optimizer_bytes_per_s = 5 * BYTE_PER_NS;
-    RpTaskId sum = host(f, RP_TASK_GRADIENT_ACCUMULATE, 400, AT_ONCE);
-    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 500, AFTER({.task = sum}));
-    RpTaskId other = host(f, RP_TASK_GRADIENT_ACCUMULATE, 400, AT_ONCE);
-    simulate(f);
-    assert_times(f, sum, 0, 80);
-    assert_times(f, other, 80, 180);
-    /* 4 bytes/ns until 180, then 5 */
-    assert_times(f, step, 80, 200);
-}
-
-RP_TEST_OF(a_copys_latency_holds_the_engine_but_no_bandwidth, Fixture *f)
-{
-    begin_full(f, 2);
-    f->machine.links.copy_latency_ns = 20;
-    f->machine.links.host_bytes_per_s = BYTE_PER_NS;
-    RpTaskId a = copy(f, 0, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
-    RpTaskId b = copy(f, 0, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
-    RpTaskId gate = compute(f, 1, 110, AT_ONCE);
-    RpTaskId c = copy(f, 1, RP_LANE_PARAMETER_UP, 10, AFTER({.task = gate}));
-    simulate(f);
-    assert_times(f, a, 0, 120);
-    /* c begins to flow at 130, when b does not yet: b's latency ends at 140 */
-    assert_times(f, c, 110, 140);
-    assert_times(f, b, 120, 240);
-}
-
-RP_TEST_OF(rounds_a_copys_end_up, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.h2d_bytes_per_s = 3 * BYTE_PER_NS;
-    RpTaskId a = copy(f, 0, RP_LANE_ACTIVATION_UP, 10, AT_ONCE);
-    RpTaskId b = copy(f, 0, RP_LANE_ACTIVATION_UP, 9, AT_ONCE);
-    simulate(f);
-    assert_times(f, a, 0, 4);
-    assert_times(f, b, 4, 7);
-}
-
-RP_TEST_OF(a_copy_of_nothing_takes_no_time_and_no_engine, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.copy_latency_ns = 20;
-    RpTaskId big = copy(f, 0, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
-    RpTaskId made = compute(f, 0, 10, AT_ONCE);
-    RpTaskId nothing = copy(f, 0, RP_LANE_ACTIVATION_UP, 0, AFTER({.task = made}));
-    RpTaskId action = compute(f, 0, 5, AFTER({.task = nothing}));
-    RpTaskId next = copy(f, 0, RP_LANE_ACTIVATION_UP, 10, AFTER({.task = made}));
-    simulate(f);
-    assert_times(f, big, 0, 120);
-    assert_times(f, nothing, 10, 10);
-    assert_times(f, action, 10, 15);
-    assert_times(f, next, 120, 150);
-}
-
-RP_TEST_OF(a_barrier_joins_lanes_and_takes_no_time, Fixture *f)
-{
-    begin_full(f, 2);
-    RpTaskId a = compute(f, 0, 10, AT_ONCE);
-    RpTaskId b = compute(f, 1, 30, AT_ONCE);
-    RpTaskId barrier = host(f, RP_TASK_BARRIER, 0, AFTER({.task = a}, {.task = b}));
-    RpTaskId after = compute(f, 0, 5, AFTER({.task = barrier}));
-    simulate(f);
-    assert_times(f, barrier, 30, 30);
-    assert_times(f, after, 30, 35);
+    begin_full(f, gpus);
+    if (fidelity == RP_FIDELITY_COMPUTE)
+        begin(f, gpus, fidelity);
+    f->machine.processors = processors;
 }
 
 RP_TEST_OF(a_machine_without_limits_copies_in_no_time, Fixture *f)
@@ -217,75 +37,6 @@ RP_TEST_OF(a_machine_without_limits_copies_in_no_time, Fixture *f)
     rp_trace_free(without);
 }
 
-RP_TEST_OF(a_copy_may_have_a_hop_to_wait_for, Fixture *f)
-{
-    begin_full(f, 1);
-    RpTaskId a = compute(f, 0, 10, AT_ONCE);
-    RpTaskId up = copy(f, 0, RP_LANE_ACTIVATION_UP, 10, AFTER({.task = a, .hop_ns = 5}));
-    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 10, AFTER({.task = a, .hop_ns = 5}));
-    RpTaskId b = compute(f, 0, 10, AFTER({.task = a, .hop_ns = 4}));
-    simulate(f);
-    assert_times(f, up, 15, 25);
-    assert_times(f, step, 15, 15);
-    assert_times(f, b, 14, 24);
-    assert_transfer(f, b, 4);
-}
-
-/* From the end of the action that made a value to the end of its upload. */
-RP_TEST_OF(counts_the_whole_way_of_a_value_through_the_host, Fixture *f)
-{
-    begin_full(f, 3);
-    RpTaskId a = compute(f, 0, 10, AT_ONCE);
-    RpTaskId down = copy(f, 0, RP_LANE_ACTIVATION_DOWN, 20, AFTER({.task = a}));
-    RpTaskId up = copy(f, 1, RP_LANE_ACTIVATION_UP, 20, AFTER({.task = down}));
-    RpTaskId b = compute(f, 1, 5, AFTER({.task = up}));
-    RpTaskId busy = compute(f, 2, 50, AT_ONCE);
-    RpTaskId same = copy(f, 2, RP_LANE_ACTIVATION_UP, 20, AFTER({.task = down}));
-    RpTaskId c = compute(f, 2, 5, AFTER({.task = same}, {.task = busy}));
-    simulate(f);
-    assert_times(f, b, 50, 55);
-    assert_transfer(f, b, 40);
-    assert_transfer(f, up, 0);
-    assert_times(f, c, 50, 55);
-    assert_transfer(f, c, 0);
-}
-
-RP_TEST_OF(counts_an_upload_alone_when_its_origin_is_unknown, Fixture *f)
-{
-    begin_full(f, 1);
-    RpTaskId up = copy(f, 0, RP_LANE_ACTIVATION_UP, 20, AT_ONCE);
-    RpTaskId a = compute(f, 0, 5, AFTER({.task = up}));
-    RpTaskId parameters = copy(f, 0, RP_LANE_PARAMETER_UP, 20, AFTER({.task = up}));
-    RpTaskId b = compute(f, 0, 5, AFTER({.task = parameters}));
-    simulate(f);
-    assert_times(f, a, 20, 25);
-    assert_transfer(f, a, 20);
-    assert_times(f, b, 40, 45);
-    assert_transfer(f, b, 0);
-}
-
-RP_TEST_OF(counts_the_gradient_that_holds_a_recompute_back, Fixture *f)
-{
-    begin_full(f, 2);
-    RpTaskId a = compute(f, 0, 30, AT_ONCE);
-    RpTaskId down = copy(f, 0, RP_LANE_ACTIVATION_DOWN, 10, AFTER({.task = a}));
-    RpTaskId up = copy(f, 1, RP_LANE_ACTIVATION_UP, 10, AFTER({.task = down}));
-    RpTaskId b = backward(f, 1, 20, 15, AFTER({.task = up, .phase = 1}));
-    simulate(f);
-    assert_times(f, b, 35, 55);
-    assert_transfer(f, b, 20);
-}
-
-RP_TEST_OF(a_full_plan_may_depend_on_later_tasks_of_other_lanes, Fixture *f)
-{
-    begin_full(f, 2);
-    RpTaskId a = compute(f, 0, 10, AFTER({.task = 1}));
-    RpTaskId b = compute(f, 1, 10, AT_ONCE);
-    simulate(f);
-    assert_times(f, b, 0, 10);
-    assert_times(f, a, 10, 20);
-}
-
 /*
  *   gpu 0   a: after d | b
  *   gpu 1   c: after b | d
@@ -302,36 +53,70 @@ RP_TEST_OF(names_two_tasks_of_the_cycle_in_a_deadlock, Fixture *f)
     assert_int_equal(e + 4, d);
     assert_deadlock(f, "deadlock: ");
 
-    char *a_waits = rp_task_describe(f->plan, a);
-    char *c_waits = rp_task_describe(f->plan, c);
-    char *a_for = rp_task_describe(f->plan, d);
-    char *c_for = rp_task_describe(f->plan, b);
-    char *one = g_strdup_printf("%s waits for %s", a_waits, a_for);
-    char *two = g_strdup_printf("%s waits for %s", c_waits, c_for);
-    const gboolean named =
-        strstr(f->error->message, one) != NULL || strstr(f->error->message, two) != NULL;
-    g_free(a_waits);
-    g_free(c_waits);
-    g_free(a_for);
-    g_free(c_for);
-    g_free(one);
-    g_free(two);
-    assert_true(named);
+    g_autofree char *a_waits = rp_task_describe(f->plan, a);
+    g_autofree char *c_waits = rp_task_describe(f->plan, c);
+    g_autofree char *a_for = rp_task_describe(f->plan, d);
+    g_autofree char *c_for = rp_task_describe(f->plan, b);
+    g_autofree char *one = g_strdup_printf("%s waits for %s", a_waits, a_for);
+    g_autofree char *two = g_strdup_printf("%s waits for %s", c_waits, c_for);
+
+    assert_true(strstr(f->error->message, one) != NULL || strstr(f->error->message, two) != NULL);
 }
 
-RP_TEST_OF(names_a_task_that_waits_for_itself_or_for_nobody, Fixture *f)
+RP_TEST_OF(equal_devices_slow_each_other_down_alike, Fixture *f)
 {
-    begin_full(f, 1);
-    compute(f, 0, 10, AFTER({.task = 0}));
-    assert_deadlock(f, "waits for itself");
+    for (RpFidelity fidelity = RP_FIDELITY_COMPUTE; fidelity <= RP_FIDELITY_FULL; fidelity++) {
+        for (guint gpus = 1; gpus <= 8; gpus++) {
+            for (guint processors = 1; processors <= 8; processors++) {
+                const gint64 each = 840, end = 3 * each * MAX(gpus, processors) / processors;
 
-    begin_full(f, 1);
-    copy(f, 0, RP_LANE_PARAMETER_UP, 10, AFTER({.task = 17}));
-    assert_deadlock(f, "task 17");
+                begin_on(f, fidelity, gpus, processors);
+                for (guint i = 0; i < 3 * gpus; i++)
+                    compute(f, i % gpus, each, AT_ONCE);
+                simulate(f);
+                assert_int_equal(rp_trace_end_ns(f->trace), end);
+            }
+        }
+    }
+}
 
-    begin(f, 1, RP_FIDELITY_COMPUTE);
-    compute(f, 0, 10, AFTER({.task = 17}));
-    assert_deadlock(f, "task 17");
+/* One processor is busy from the first action to the last if nothing takes time but actions. */
+RP_TEST_OF(one_processor_takes_as_long_as_the_work_whatever_the_schedule, Fixture *f)
+{
+    for (const RpScheduleOps *const *s = rp_schedules(); *s != NULL; s++) {
+        RpProfile *profile = rp_profile_new(8);
+        RpPlanOptions options = {.schedule = *s, .gpus = 4, .micro_batches = 8, .round = 4};
+        RpMachine one = {.processors = 1};
+        gint64 work = 0;
+
+        for (guint i = 0; i < 8; i++) {
+            profile->layers[i].forward_ns = 1000000;
+            profile->layers[i].recompute_ns = 1000000;
+            profile->layers[i].backward_ns = 2000000;
+            profile->layers[i].weight_gradient_ns = 1000000;
+        }
+        options.recompute = RP_RECOMPUTE_EARLY;
+        RpPartition *partition = (*s)->dispatched ? rp_partition_paper(profile, 4, 4, 0, &f->error)
+                                                  : rp_partition_min_max(profile, 8, &f->error);
+        if (partition != NULL && (*s)->stages_per_gpu == 1) {
+            rp_partition_free(partition);
+            partition = rp_partition_min_max(profile, 4, &f->error);
+        }
+        rp_assert_no_error(f->error);
+        g_clear_pointer(&f->plan, rp_plan_free);
+        g_clear_pointer(&f->trace, rp_trace_free);
+        f->plan = rp_plan_make(profile, partition, &options, 1, &f->error);
+        rp_partition_free(partition);
+        rp_profile_free(profile);
+        rp_assert_no_error(f->error);
+        f->trace = rp_simulate(f->plan, &one, &f->error);
+        rp_assert_no_error(f->error);
+        for (RpTaskId id = 0; id < rp_plan_end_id(f->plan); id++)
+            work += rp_plan_task(f->plan, id)->duration_ns;
+        assert_true(rp_trace_end_ns(f->trace) >= work);
+        /* an end is rounded up to a nanosecond */
+        assert_true(rp_trace_end_ns(f->trace) <= work + 2 * (gint64)rp_plan_end_id(f->plan));
+    }
 }
 
 static guint64
@@ -342,10 +127,17 @@ random_bytes(GRand *random)
     return (guint64)g_rand_int_range(random, 0, most[g_rand_int_range(random, 0, 4)]);
 }
 
+/* With processors half of the tasks compute, and take longer. */
 static void
 add_random_task(Fixture *f, GRand *random)
 {
-    const guint32 lane = (guint32)g_rand_int_range(random, 0, (int)rp_plan_n_lanes(f->plan));
+    const gboolean shared = f->machine.processors > 0;
+    const gboolean any_lane =
+        rp_plan_fidelity(f->plan) == RP_FIDELITY_FULL && (!shared || g_rand_boolean(random));
+    const guint gpu = (guint)g_rand_int_range(random, 0, (int)rp_plan_gpus(f->plan));
+    const guint32 lane = any_lane
+                             ? (guint32)g_rand_int_range(random, 0, (int)rp_plan_n_lanes(f->plan))
+                             : rp_plan_lane(f->plan, gpu, RP_LANE_COMPUTE);
     RpTask task = make_task(RP_TASK_FORWARD, lane);
     const guint kind = rp_plan_lane_kind(f->plan, lane);
     const int id = (int)rp_plan_end_id(f->plan);
@@ -353,14 +145,14 @@ add_random_task(Fixture *f, GRand *random)
     guint n = 0;
 
     if (kind == RP_LANE_COMPUTE) {
-        task.duration_ns = g_rand_int_range(random, 0, 50);
+        task.duration_ns = g_rand_int_range(random, 0, shared ? 500 : 50);
         task.lead_ns = g_rand_int_range(random, 0, (int)task.duration_ns + 1);
     } else {
         task.kind = kind < RP_LANES_PER_DEVICE                          ? RP_TASK_PARAMETER_UPLOAD
                     : kind < RP_LANES_PER_DEVICE + RP_HOST_LANE_NETWORK ? RP_TASK_OPTIMIZER_STEP
                     : id % 2 == 0                                       ? RP_TASK_REDUCE
                                                                         : RP_TASK_GATHER;
-        task.bytes = random_bytes(random);
+        task.bytes = shared ? (guint64)g_rand_int_range(random, 0, 1000) : random_bytes(random);
     }
     while (n < G_N_ELEMENTS(after) && id > 0 && g_rand_boolean(random)) {
         after[n].task = (RpTaskId)g_rand_int_range(random, MAX(id - 15, 0), id);
@@ -369,61 +161,6 @@ add_random_task(Fixture *f, GRand *random)
         n++;
     }
     rp_plan_append(f->plan, &task, after, n, NULL, 0);
-}
-
-RP_TEST_OF(the_optimizer_takes_more_of_host_memory_than_a_copy, Fixture *f)
-{
-    begin_full(f, 2);
-    f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
-    f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
-    f->machine.optimizer_bytes_per_s = 5 * BYTE_PER_NS;
-    f->machine.optimizer_weight = 4;
-    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 400, AT_ONCE);
-    RpTaskId a = copy(f, 0, RP_LANE_PARAMETER_UP, 100, AT_ONCE);
-    RpTaskId b = copy(f, 1, RP_LANE_PARAMETER_UP, 300, AT_ONCE);
-    simulate(f);
-    /* 4 + 1 + 1 until 100; b alone after that */
-    assert_times(f, step, 0, 100);
-    assert_times(f, a, 0, 100);
-    assert_times(f, b, 0, 150);
-}
-
-/* Sums of rounds and steps run on the same processors. */
-RP_TEST_OF(host_tasks_share_what_the_optimizer_moves, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.h2d_bytes_per_s = 20 * BYTE_PER_NS;
-    f->machine.links.host_bytes_per_s = 10 * BYTE_PER_NS;
-    f->machine.optimizer_bytes_per_s = 6 * BYTE_PER_NS;
-    f->machine.optimizer_weight = 4;
-    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 600, AT_ONCE);
-    RpTaskId sum = host(f, RP_TASK_GRADIENT_ACCUMULATE, 300, AT_ONCE);
-    RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 400, AT_ONCE);
-    simulate(f);
-    /* 3 + 3, and 4 for the copy, until 100; then 6 alone */
-    assert_times(f, sum, 0, 100);
-    assert_times(f, up, 0, 100);
-    assert_times(f, step, 0, 150);
-}
-
-/* Memory has enough for all; what devices read comes slower nonetheless, and what they write does
- * not. */
-RP_TEST_OF(a_copy_up_is_slower_beside_the_optimizer, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.h2d_bytes_per_s = 4 * BYTE_PER_NS;
-    f->machine.links.d2h_bytes_per_s = 4 * BYTE_PER_NS;
-    f->machine.links.host_bytes_per_s = 20 * BYTE_PER_NS;
-    f->machine.optimizer_bytes_per_s = 6 * BYTE_PER_NS;
-    f->machine.beside_optimizer_bytes_per_s = 2 * BYTE_PER_NS;
-    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 600, AT_ONCE);
-    RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 400, AT_ONCE);
-    RpTaskId down = copy(f, 0, RP_LANE_GRADIENT_DOWN, 400, AT_ONCE);
-    simulate(f);
-    /* up: 200 bytes until the step is over, 4 a ns after that */
-    assert_times(f, step, 0, 100);
-    assert_times(f, down, 0, 100);
-    assert_times(f, up, 0, 150);
 }
 
 static double
@@ -448,46 +185,121 @@ set_random_machine(RpMachine *machine, GRand *random)
     machine->links.network_latency_ns = g_rand_int_range(random, 0, 2) * 11;
 }
 
+/* A plan of @n tasks, of devices of their own or, if @shared, of either fidelity on a few processors. */
+static void
+make_random(Fixture *f, guint32 seed, guint n, gboolean shared)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(seed);
+    const RpFidelity fidelity = shared && seed % 3 == 0 ? RP_FIDELITY_COMPUTE : RP_FIDELITY_FULL;
+
+    begin_on(f, fidelity, (guint)g_rand_int_range(random, 1, 6),
+             shared ? (guint)g_rand_int_range(random, 1, 6) : 0);
+    set_random_machine(&f->machine, random);
+    for (guint i = 0; i < n; i++)
+        add_random_task(f, random);
+}
+
 RP_TEST_OF(agrees_with_the_naive_simulator_on_random_plans, Fixture *f)
 {
-    for (guint32 seed = 0; seed < 400; seed++) {
-        GRand *random = g_rand_new_with_seed(seed);
-        const gint32 n = g_rand_int_range(random, 1, 80);
+    for (guint32 seed = 0; seed < 800; seed++) {
+        const guint n = 1 + seed / 2 % 80;
+        guint wrong = 0;
 
-        begin_full(f, (guint)g_rand_int_range(random, 1, 6));
-        set_random_machine(&f->machine, random);
-        for (gint32 i = 0; i < n; i++)
-            add_random_task(f, random);
-        g_rand_free(random);
+        make_random(f, seed, n, seed % 2);
         simulate(f);
-
         NaiveTimes *expected = naive_simulate(f->plan, &f->machine);
-        gint32 wrong = 0;
         while (wrong < n && record_of(f, (RpTaskId)wrong)->start_ns == expected[wrong].start_ns &&
                record_of(f, (RpTaskId)wrong)->end_ns == expected[wrong].end_ns)
             wrong++;
         g_free(expected);
         if (wrong < n)
-            print_error("seed %u: task %d\n", seed, wrong);
-        assert_int_equal(wrong, n);
+            fail_msg("seed %u: task %u", seed, wrong);
     }
+}
+
+RP_TEST_OF(enough_processors_change_nothing, Fixture *f)
+{
+    for (guint32 seed = 0; seed < 100; seed++) {
+        make_random(f, seed, 300, TRUE);
+        /* these count without processors only */
+        f->machine.optimizer_weight = f->machine.beside_optimizer_bytes_per_s = 0;
+        f->machine.processors = 0;
+        simulate(f);
+        /* every action and every copy at once, and the host lanes */
+        f->machine.processors = 3 * rp_plan_gpus(f->plan) + RP_HOST_LANES;
+        RpTrace *shared = rp_simulate_event_loop(f->plan, &f->machine, &f->error);
+        rp_assert_no_error(f->error);
+        assert_same_records(f->trace, shared);
+        rp_trace_free(shared);
+    }
+}
+
+RP_TEST_OF(fewer_processors_never_end_earlier_than_the_work_allows, Fixture *f)
+{
+    for (guint32 seed = 0; seed < 100; seed++) {
+        gint64 work = 0;
+
+        make_random(f, seed, 200, TRUE);
+        simulate(f);
+        for (RpTaskId id = 0; id < rp_plan_end_id(f->plan); id++) {
+            const RpTask *task = rp_plan_task(f->plan, id);
+
+            work += task->duration_ns;
+            if (rp_task_is_compute(task))
+                assert_true(record_of(f, id)->end_ns - record_of(f, id)->start_ns >=
+                            task->duration_ns);
+        }
+        assert_true(rp_trace_end_ns(f->trace) * f->machine.processors >= work);
+    }
+}
+
+/* The verifier knows no processors: what takes longer than planned may have shared them. */
+RP_TEST_OF(traces_of_shared_processors_are_proved, Fixture *f)
+{
+    for (guint32 seed = 0; seed < 100; seed++) {
+        RpViolation violation = {0};
+
+        make_random(f, seed, 200, TRUE);
+        simulate(f);
+        if (!rp_verify_trace(f->plan, f->trace, &violation))
+            fail_msg("seed %u: %s", seed, violation.message);
+    }
+}
+
+RP_TEST_OF(a_rest_that_ends_too_early_is_found, Fixture *f)
+{
+    RpViolation violation = {0};
+
+    begin_on(f, RP_FIDELITY_COMPUTE, 2, 1);
+    RpTaskId a = compute(f, 0, 30, AT_ONCE);
+    RpTaskId b = backward(f, 1, 20, 15, AFTER({.task = a, .phase = 1}));
+    simulate(f);
+    g_autoptr(RpTrace) early = rp_trace_new(f->plan, RP_TRACE_PREDICTED);
+    for (RpTaskId id = a; id <= b; id++) {
+        RpTraceRecord record = *record_of(f, id);
+
+        record.end_ns -= id == b;
+        rp_trace_append(early, &record);
+    }
+    assert_true(rp_verify_trace(f->plan, f->trace, &violation));
+    assert_false(rp_verify_trace(f->plan, early, &violation));
+    assert_int_equal(violation.first, a);
+    assert_int_equal(violation.second, b);
+    assert_non_null(strstr(violation.message, "1 ns before what it waits for"));
+    rp_violation_clear(&violation);
 }
 
 RP_TEST_OF(the_same_plan_gives_the_same_bytes, Fixture *f)
 {
-    GRand *random = g_rand_new_with_seed(7);
+    for (guint shared = 0; shared < 2; shared++) {
+        make_random(f, 7, 20000, shared);
+        f->machine.links.host_bytes_per_s = BYTE_PER_NS / 3;
+        simulate(f);
+        g_autoptr(RpTrace) again = rp_simulate(f->plan, &f->machine, &f->error);
 
-    begin_full(f, 5);
-    set_random_machine(&f->machine, random);
-    f->machine.links.host_bytes_per_s = BYTE_PER_NS / 3;
-    for (guint i = 0; i < 20000; i++)
-        add_random_task(f, random);
-    g_rand_free(random);
-    simulate(f);
-    RpTrace *again = rp_simulate(f->plan, &f->machine, &f->error);
-    rp_assert_no_error(f->error);
-    assert_same_records(f->trace, again);
-    rp_trace_free(again);
+        rp_assert_no_error(f->error);
+        assert_same_records(f->trace, again);
+    }
 }
 
 RP_TEST_FIXTURE(set_up, tear_down)

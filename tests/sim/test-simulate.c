@@ -21,26 +21,6 @@ simulate_with_both(Fixture *f)
     rp_trace_free(other);
 }
 
-RP_TEST_OF(runs_an_empty_plan, Fixture *f)
-{
-    begin(f, 2, RP_FIDELITY_COMPUTE);
-    simulate_with_both(f);
-    begin_full(f, 2);
-    simulate(f);
-}
-
-RP_TEST_OF(runs_a_lane_in_order_and_lanes_side_by_side, Fixture *f)
-{
-    begin(f, 2, RP_FIDELITY_COMPUTE);
-    RpTaskId a = compute(f, 0, 10, AT_ONCE);
-    RpTaskId b = compute(f, 0, 5, AT_ONCE);
-    RpTaskId c = compute(f, 1, 7, AT_ONCE);
-    simulate_with_both(f);
-    assert_times(f, a, 0, 10);
-    assert_times(f, b, 10, 15);
-    assert_times(f, c, 0, 7);
-}
-
 RP_TEST_OF(copies_what_a_task_is_into_its_record, Fixture *f)
 {
     RpTask task = {
@@ -65,82 +45,6 @@ RP_TEST_OF(copies_what_a_task_is_into_its_record, Fixture *f)
     expected.end_ns = 3;
     expected.transfer_ns = 0;
     assert_memory_equal(record_of(f, 0), &expected, sizeof expected);
-}
-
-RP_TEST_OF(waits_for_a_hop_and_says_so, Fixture *f)
-{
-    begin(f, 2, RP_FIDELITY_COMPUTE);
-    RpTaskId a = compute(f, 0, 10, AT_ONCE);
-    RpTaskId b = compute(f, 1, 5, AFTER({.task = a, .hop_ns = 3}));
-    RpTaskId c = compute(f, 1, 5, AFTER({.task = b}));
-    simulate_with_both(f);
-    assert_times(f, b, 13, 18);
-    assert_transfer(f, b, 3);
-    assert_times(f, c, 18, 23);
-    assert_transfer(f, c, 0);
-}
-
-RP_TEST_OF(counts_no_hop_that_the_devices_own_work_hides, Fixture *f)
-{
-    begin(f, 2, RP_FIDELITY_COMPUTE);
-    RpTaskId a = compute(f, 0, 10, AT_ONCE);
-    RpTaskId busy = compute(f, 1, 13, AT_ONCE);
-    RpTaskId b = compute(f, 1, 5, AFTER({.task = a, .hop_ns = 3}));
-    simulate_with_both(f);
-    assert_times(f, busy, 0, 13);
-    assert_times(f, b, 13, 18);
-    assert_transfer(f, b, 0);
-}
-
-RP_TEST_OF(counts_the_hop_when_it_ends_with_something_else, Fixture *f)
-{
-    begin(f, 4, RP_FIDELITY_COMPUTE);
-    RpTaskId a = compute(f, 0, 10, AT_ONCE);
-    RpTaskId b = compute(f, 1, 13, AT_ONCE);
-    RpTaskId c = compute(f, 2, 5, AFTER({.task = b}, {.task = a, .hop_ns = 3}));
-    RpTaskId d = compute(f, 3, 5, AFTER({.task = a, .hop_ns = 3}, {.task = b}));
-    simulate_with_both(f);
-    assert_times(f, c, 13, 18);
-    assert_transfer(f, c, 3);
-    assert_transfer(f, d, 3);
-}
-
-/*
- *   gpu 0   |-----a-----|
- *   gpu 1          |rrrr|bbbb|      4 of recompute end when the gradient arrives
- */
-RP_TEST_OF(starts_a_recompute_before_its_gradient_arrives, Fixture *f)
-{
-    begin(f, 3, RP_FIDELITY_COMPUTE);
-    RpTaskId a = compute(f, 0, 12, AT_ONCE);
-    RpTaskId b = backward(f, 1, 8, 4, AFTER({.task = a, .phase = 1}));
-    RpTaskId c = backward(f, 2, 8, 4, AFTER({.task = a, .hop_ns = 2, .phase = 1}));
-    simulate_with_both(f);
-    assert_times(f, b, 8, 16);
-    assert_transfer(f, b, 0);
-    assert_times(f, c, 10, 18);
-    assert_transfer(f, c, 2);
-}
-
-RP_TEST_OF(starts_a_recompute_no_earlier_than_its_input_or_its_device, Fixture *f)
-{
-    begin(f, 3, RP_FIDELITY_COMPUTE);
-    RpTaskId input = compute(f, 0, 10, AT_ONCE);
-    RpTaskId gradient = compute(f, 1, 12, AT_ONCE);
-    RpTaskId b = backward(f, 2, 8, 4, AFTER({.task = input}, {.task = gradient, .phase = 1}));
-    RpTaskId c = backward(f, 2, 8, 4, AFTER({.task = gradient, .phase = 1}));
-    simulate_with_both(f);
-    assert_times(f, b, 10, 18);
-    assert_times(f, c, 18, 26);
-}
-
-RP_TEST_OF(starts_no_recompute_before_time_0, Fixture *f)
-{
-    begin(f, 2, RP_FIDELITY_COMPUTE);
-    RpTaskId a = compute(f, 0, 3, AT_ONCE);
-    RpTaskId b = backward(f, 1, 8, 4, AFTER({.task = a, .phase = 1}));
-    simulate_with_both(f);
-    assert_times(f, b, 0, 8);
 }
 
 RP_TEST_OF(takes_retired_dependencies_for_done, Fixture *f)
@@ -192,46 +96,6 @@ RP_TEST_OF(meets_the_formula_of_gpipe, Fixture *f)
             assert_int_equal(rp_trace_makespan_ns(f->trace), (m + n - 1) * 10);
         }
     }
-}
-
-/* One thing after the other, behind a message to each of two others. */
-RP_TEST_OF(servers_send_one_thing_after_the_other, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.network_bytes_per_s = BYTE_PER_NS / 2;
-    f->machine.links.network_latency_ns = 7;
-    RpTaskId reduce = host(f, RP_TASK_REDUCE, 100, AT_ONCE);
-    RpTaskId step = host(f, RP_TASK_OPTIMIZER_STEP, 0, AFTER({.task = reduce}));
-    RpTaskId gather = host(f, RP_TASK_GATHER, 50, AFTER({.task = step}));
-    RpTaskId nothing = host(f, RP_TASK_AGREE, 0, AT_ONCE);
-    simulate(f);
-    assert_times(f, reduce, 0, 14 + 200);
-    assert_times(f, gather, 214, 214 + 14 + 100);
-    assert_times(f, nothing, 328, 328);
-    /* of an unknown network nothing takes time */
-    begin_full(f, 1);
-    reduce = host(f, RP_TASK_REDUCE, 100, AT_ONCE);
-    simulate(f);
-    assert_times(f, reduce, 0, 0);
-}
-
-/* A byte to others and one from them is read, written, and read to be added, and the sum written; one of
- * weights is read and written. */
-RP_TEST_OF(servers_share_host_memory_with_copies, Fixture *f)
-{
-    begin_full(f, 1);
-    f->machine.links.host_bytes_per_s = 6 * BYTE_PER_NS;
-    f->machine.links.h2d_bytes_per_s = 10 * BYTE_PER_NS;
-    f->machine.links.network_bytes_per_s = 2 * BYTE_PER_NS;
-    RpTaskId reduce = host(f, RP_TASK_REDUCE, 120, AT_ONCE);
-    RpTaskId gather = host(f, RP_TASK_GATHER, 120, AT_ONCE);
-    RpTaskId up = copy(f, 0, RP_LANE_PARAMETER_UP, 60, AT_ONCE);
-    simulate(f);
-    /* 6 = 4 r + r: 1.2 each, until 60 are up; then the network's share of host memory, 6 / 4 */
-    assert_times(f, up, 0, 50);
-    assert_times(f, reduce, 0, 50 + 40);
-    /* alone, as fast as the network */
-    assert_times(f, gather, 90, 90 + 60);
 }
 
 static void
