@@ -135,6 +135,16 @@ char *rp_test_refusal(GError **error);
 #define rp_assert_error_message_contains(error, part)                                              \
     rp_test_error_contains((error), (part), __FILE__, __LINE__)
 
+/* The value of @function, whose arguments follow, with an error behind them that must not be set. */
+#define rp_must(function, ...)                                                                     \
+    __extension__({                                                                                \
+        GError *rp_error = NULL;                                                                   \
+        __typeof__(function(__VA_ARGS__, &rp_error)) rp_value = function(__VA_ARGS__, &rp_error);  \
+                                                                                                   \
+        rp_assert_no_error(rp_error);                                                              \
+        rp_value;                                                                                  \
+    })
+
 /* The same of the GError *@error, which it frees. */
 #define rp_assert_error(error, part)                                                               \
     do {                                                                                           \

@@ -29,11 +29,7 @@ static RpProfile *
 load(const char *name)
 {
     g_autofree char *path = rp_cli_temporary(name);
-    g_autoptr(GError) error = NULL;
-    RpProfile *profile = rp_profile_load(path, &error);
-
-    rp_assert_no_error(error);
-    return profile;
+    return rp_must(rp_profile_load, path);
 }
 
 /* Sizes as the network itself gives them. */

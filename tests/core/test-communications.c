@@ -39,10 +39,8 @@ check(Fixture *fixture, const char *text, RpCommunicationProof *proof)
     const RpOrderCosts costs = {&cost, 1, 0, 0};
 
     clear(fixture);
-    fixture->orders = rp_orders_import_pytorch("o.csv", text, strlen(text), 0, &fixture->error);
-    rp_assert_no_error(fixture->error);
-    fixture->plan = rp_plan_from_orders(fixture->orders, &costs, &fixture->error);
-    rp_assert_no_error(fixture->error);
+    fixture->orders = rp_must(rp_orders_import_pytorch, "o.csv", text, strlen(text), 0);
+    fixture->plan = rp_must(rp_plan_from_orders, fixture->orders, &costs);
     return rp_orders_check_communications(fixture->orders, proof, &fixture->error);
 }
 
@@ -159,8 +157,7 @@ lower(Fixture *fixture, const RpScheduleOps *schedule, guint gpus, guint stages,
             rp_orders_append(orders, g, &g_array_index(actions, RpAction, i), i + 1);
     }
     clear(fixture);
-    plan = rp_plan_from_orders(orders, &costs, &fixture->error);
-    rp_assert_no_error(fixture->error);
+    plan = rp_must(rp_plan_from_orders, orders, &costs);
     g_clear_pointer(&fixture->rows, g_ptr_array_unref);
     fixture->rows = g_ptr_array_new_with_free_func((GDestroyNotify)g_ptr_array_unref);
     for (guint g = 0; g < gpus; g++)

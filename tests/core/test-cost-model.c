@@ -79,8 +79,7 @@ RP_TEST_OF(predicts_the_published_layer_times_as_documented, Fixture *f)
         double ms[4] = {0};
 
         rp_profile_free(f->profile);
-        f->profile = predict(calibration[i].model, "rtx4090", &workload, &f->error);
-        rp_assert_no_error(f->error);
+        f->profile = rp_must(predict, calibration[i].model, "rtx4090", &workload);
         guint blocks = rp_profile_n_blocks(f->profile);
         for (guint j = 0; j < f->profile->n_layers; j++) {
             const RpLayer *layer = &f->profile->layers[j];
@@ -142,14 +141,12 @@ RP_TEST_OF(predicts_the_layer_times_measured_on_an_h200_as_documented, Fixture *
         double found[4], predicted[4];
 
         rp_profile_free(f->other);
-        f->other = rp_profile_load(path, &f->error);
-        rp_assert_no_error(f->error);
+        f->other = rp_must(rp_profile_load, path);
         RpWorkload workload = {.sequences = f->other->sequences,
                                .tokens_per_sequence = f->other->tokens_per_sequence};
 
         rp_profile_free(f->profile);
-        f->profile = predict(f->other->model, "h200", &workload, &f->error);
-        rp_assert_no_error(f->error);
+        f->profile = rp_must(predict, f->other->model, "h200", &workload);
         times_of_layers(f->other, found);
         times_of_layers(f->profile, predicted);
         for (guint j = 0; j < 4; j++) {
@@ -189,8 +186,7 @@ RP_TEST_OF(predicts_the_throughput_measured_on_an_h200, Fixture *f)
             workload.lora_targets = attention();
 
         rp_profile_free(f->profile);
-        f->profile = predict(rows[i].model, "h200", &workload, &f->error);
-        rp_assert_no_error(f->error);
+        f->profile = rp_must(predict, rows[i].model, "h200", &workload);
         for (guint j = 0; j < f->profile->n_layers; j++)
             total_ns += f->profile->layers[j].forward_ns + f->profile->layers[j].backward_ns;
         double tokens = (double)rows[i].sequences * rows[i].tokens;
@@ -231,8 +227,7 @@ RP_TEST_OF(is_within_a_fifth_of_the_throughput_measured_on_an_h200, Fixture *f)
         .sequences = 8, .tokens_per_sequence = 2048, .kernels = RP_COST_KERNELS_PYTORCH};
     gint64 total_ns = 0;
 
-    f->profile = predict("qwen3-1.7b", "h200", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(predict, "qwen3-1.7b", "h200", &workload);
     for (guint i = 0; i < f->profile->n_layers; i++) {
         const RpLayer *layer = &f->profile->layers[i];
         total_ns += layer->forward_ns + layer->backward_ns;
@@ -257,8 +252,7 @@ RP_TEST_OF(serves_full_fidelity_for_every_model_and_gpu, Fixture *f)
                     .sequences = 2, .tokens_per_sequence = 1000, .lora_rank = rank, .gpus = 4};
 
                 rp_profile_free(f->profile);
-                f->profile = rp_cost_model_profile(&models[i], &gpus[j], &workload, &f->error);
-                rp_assert_no_error(f->error);
+                f->profile = rp_must(rp_cost_model_profile, &models[i], &gpus[j], &workload);
                 assert_true(rp_profile_check_full(f->profile, &f->error));
                 for (guint k = 0; k < f->profile->n_layers; k++) {
                     const RpLayer *layer = &f->profile->layers[k];
@@ -281,11 +275,9 @@ RP_TEST_OF(survives_a_round_trip_through_json, Fixture *f)
 {
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .gpus = 8};
 
-    f->profile = predict("gpt-oss-20b", "rtx5090", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(predict, "gpt-oss-20b", "rtx5090", &workload);
     f->text = rp_profile_to_json(f->profile);
-    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(rp_profile_parse, "t", f->text, strlen(f->text));
     g_free(f->text);
     f->text = rp_profile_to_json(f->other);
     char *first = rp_profile_to_json(f->profile);
@@ -300,8 +292,7 @@ RP_TEST_OF(makes_sliding_blocks_cheaper, Fixture *f)
 {
     RpWorkload workload = {.sequences = 1, .tokens_per_sequence = 8192};
 
-    f->profile = predict("gpt-oss-20b", "h200", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(predict, "gpt-oss-20b", "h200", &workload);
     assert_true(f->profile->layers[1].forward_ns < f->profile->layers[2].forward_ns);
     assert_int_equal(f->profile->layers[1].forward_ns, f->profile->layers[3].forward_ns);
 }
@@ -391,8 +382,7 @@ RP_TEST_OF(computes_experts_about_as_fast_as_dense_blocks, Fixture *f)
     RpGpu slow = *rp_gpu_find("rtx4090", NULL);
 
     slow.expert_ns *= 100;
-    f->profile = predict("qwen3-32b", "rtx4090", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(predict, "qwen3-32b", "rtx4090", &workload);
     const RpModel *dense = rp_model_find("qwen3-32b", NULL);
     const double dense_rate =
         rp_cost_model_matmul_flops(dense, 4, 2048) / (double)f->profile->layers[1].forward_ns;
@@ -403,10 +393,8 @@ RP_TEST_OF(computes_experts_about_as_fast_as_dense_blocks, Fixture *f)
         workload.lora_rank = rows[i].lora_rank;
         rp_profile_free(f->profile);
         rp_profile_free(f->other);
-        f->profile = predict(rows[i].model, "rtx4090", &workload, &f->error);
-        rp_assert_no_error(f->error);
-        f->other = rp_cost_model_profile(model, &slow, &workload, &f->error);
-        rp_assert_no_error(f->error);
+        f->profile = rp_must(predict, rows[i].model, "rtx4090", &workload);
+        f->other = rp_must(rp_cost_model_profile, model, &slow, &workload);
         const RpLayer *block = &f->profile->layers[1];
         const double rate = rp_cost_model_matmul_flops(model, 4, 2048) / (double)block->forward_ns;
 
@@ -423,8 +411,7 @@ RP_TEST_OF(sizes_activations_and_head_scratch, Fixture *f)
 {
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048};
 
-    f->profile = predict("qwen3-32b", "rtx4090", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(predict, "qwen3-32b", "rtx4090", &workload);
     const RpLayer *block = &f->profile->layers[1];
     const RpLayer *head = &f->profile->layers[65];
     /* heads x head_size = 8192 is not hidden = 5120 */
@@ -441,11 +428,9 @@ RP_TEST_OF(needs_no_weight_gradient_with_lora, Fixture *f)
 {
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048};
 
-    f->profile = predict("qwen3-8b", "rtx4090", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(predict, "qwen3-8b", "rtx4090", &workload);
     workload.lora_rank = 16;
-    f->other = predict("qwen3-8b", "rtx4090", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(predict, "qwen3-8b", "rtx4090", &workload);
     const RpLayer *full = &f->profile->layers[1];
     const RpLayer *lora = &f->other->layers[1];
     assert_true(lora->parameter_bytes > full->parameter_bytes);
@@ -474,11 +459,9 @@ RP_TEST_OF(uploads_packed_weights_as_they_are, Fixture *f)
         rp_profile_free(f->profile);
         rp_profile_free(f->other);
         workload.base = NULL;
-        f->other = predict(rows[i].model, "h200", &workload, &f->error);
-        rp_assert_no_error(f->error);
+        f->other = rp_must(predict, rows[i].model, "h200", &workload);
         workload.base = rows[i].base;
-        f->profile = predict(rows[i].model, "h200", &workload, &f->error);
-        rp_assert_no_error(f->error);
+        f->profile = rp_must(predict, rows[i].model, "h200", &workload);
         const RpLayer *packed = &f->profile->layers[1], *whole = &f->other->layers[1];
         const double moved = (double)(packed->upload_bytes + packed->parameter_bytes);
 
@@ -499,8 +482,7 @@ RP_TEST_OF(uploads_packed_weights_as_they_are, Fixture *f)
     }
     f->text = rp_profile_to_json(f->profile);
     rp_profile_free(f->other);
-    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(rp_profile_parse, "t", f->text, strlen(f->text));
     assert_int_equal(f->other->layers[1].upload_bytes, f->profile->layers[1].upload_bytes);
 }
 
@@ -509,11 +491,9 @@ RP_TEST_OF(adapts_only_what_is_named, Fixture *f)
     char q[] = "q_proj", *targets[] = {q, NULL};
     RpWorkload workload = {.sequences = 4, .tokens_per_sequence = 2048, .lora_rank = 32};
 
-    f->other = predict("qwen3-8b", "rtx4090", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(predict, "qwen3-8b", "rtx4090", &workload);
     workload.lora_targets = targets;
-    f->profile = predict("qwen3-8b", "rtx4090", &workload, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(predict, "qwen3-8b", "rtx4090", &workload);
     assert_int_equal(f->profile->layers[1].gradient_bytes, 2 * 32 * (4096 + 4096));
     assert_true(f->profile->layers[1].forward_ns < f->other->layers[1].forward_ns);
     assert_non_null(strstr(f->profile->origin, "LoRA rank 32 of q_proj"));
@@ -531,8 +511,7 @@ RP_TEST_OF(is_slower_with_fp32_accumulation_on_geforce_only, Fixture *f)
         g_clear_pointer(&f->other, rp_profile_free);
         f->profile = predict("qwen3-8b", gpus[i], &workload, &f->error);
         workload.accumulate = "fp32";
-        f->other = predict("qwen3-8b", gpus[i], &workload, &f->error);
-        rp_assert_no_error(f->error);
+        f->other = rp_must(predict, "qwen3-8b", gpus[i], &workload);
         gint64 fp16_ns = f->profile->layers[1].forward_ns;
         gint64 fp32_ns = f->other->layers[1].forward_ns;
         assert_true(i == 0 ? fp32_ns > 3 * fp16_ns / 2 : fp32_ns == fp16_ns);

@@ -90,8 +90,7 @@ static void
 write_chrome(Fixture *fixture, guint flags)
 {
     gboolean written =
-        rp_export_chrome(fixture->trace, fixture->plan, flags, fixture->stream, &fixture->error);
-    rp_assert_no_error(fixture->error);
+        rp_must(rp_export_chrome, fixture->trace, fixture->plan, flags, fixture->stream);
     assert_true(written);
     collect(fixture);
 }
@@ -364,9 +363,8 @@ RP_TEST_OF(timed_pytorch_csv_has_a_column_for_each_step, Fixture *fixture)
     collect(fixture);
     assert_string_equal(fixture->text->str, "0F0,0F1,,,,,0B0,,0I1,0W1\n"
                                             ",,1F0,1B0,,,,,,\n");
-    fixture->orders = rp_orders_import_pytorch("t.csv", fixture->text->str, fixture->text->len, 0,
-                                               &fixture->error);
-    rp_assert_no_error(fixture->error);
+    fixture->orders =
+        rp_must(rp_orders_import_pytorch, "t.csv", fixture->text->str, fixture->text->len, 0);
     RpOrders *same = rp_orders_from_trace(fixture->trace, 0);
     gboolean equal = rp_orders_equal(fixture->orders, same);
     rp_orders_free(same);

@@ -190,9 +190,8 @@ export_again(Fixture *fixture, const RpOrders *orders)
     GMemoryOutputStream *memory = G_MEMORY_OUTPUT_STREAM(fixture->stream);
     g_clear_pointer(&fixture->again, rp_orders_free);
     fixture->again =
-        rp_orders_import_pytorch("again.csv", g_memory_output_stream_get_data(memory),
-                                 g_memory_output_stream_get_data_size(memory), 0, &fixture->error);
-    rp_assert_no_error(fixture->error);
+        rp_must(rp_orders_import_pytorch, "again.csv", g_memory_output_stream_get_data(memory),
+                g_memory_output_stream_get_data_size(memory), 0);
 }
 
 /* Every schedule, written and read, planned and taken out of the plan again, is the same. */

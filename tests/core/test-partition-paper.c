@@ -320,11 +320,9 @@ the_longest_times_of_a_file_are_partitioned(void **state G_GNUC_UNUSED)
     static const gint64 ms[] = {100000000, 100000000, 50000000};
     g_autoptr(RpProfile) profile =
         rp_test_profile(4, ms[0] * MS, ms[1] * MS, ms[2] * MS, ms[2] * MS);
-    g_autoptr(GError) error = NULL;
     for (guint i = 0; i < profile->n_layers; i++)
         profile->layers[i].recompute_last_ns = 1;
-    g_autoptr(RpPartition) partition = rp_partition_paper(profile, 65536, 1u << 24, 0, &error);
-    rp_assert_no_error(error);
+    g_autoptr(RpPartition) partition = rp_must(rp_partition_paper, profile, 65536, 1u << 24, 0);
     assert_non_null(partition);
     for (guint i = 0; i < partition->n_backward; i++)
         assert_true(rp_stage_time_ns(profile, partition->backward[i], RP_PHASE_BACKWARD, NULL) > 0);

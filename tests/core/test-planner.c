@@ -39,12 +39,7 @@ new_dispatched(const RpProfile *profile)
 {
     const guint forward[] = {3, 3, 2};
     const guint backward[] = {0, 2, 2, 2, 2};
-    GError *error = NULL;
-    RpPartition *partition =
-        rp_partition_from_dispatched_blocks(profile, forward, 3, backward, 5, &error);
-
-    rp_assert_no_error(error);
-    return partition;
+    return rp_must(rp_partition_from_dispatched_blocks, profile, forward, 3, backward, 5);
 }
 
 static RpPlanOptions
@@ -65,11 +60,7 @@ static RpPlan *
 make(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
      guint iterations)
 {
-    GError *error = NULL;
-    RpPlan *plan = rp_plan_make(profile, partition, options, iterations, &error);
-
-    rp_assert_no_error(error);
-    return plan;
+    return rp_must(rp_plan_make, profile, partition, options, iterations);
 }
 
 static guint64
@@ -409,11 +400,9 @@ RP_TEST(rounds_that_leave_together_are_added_in_one_pass)
     };
     g_autoptr(RpProfile) profile = new_profile();
     const guint none = 0, all = 8;
-    GError *error = NULL;
     g_autoptr(RpPartition) partition =
-        rp_partition_from_dispatched_blocks(profile, &none, 0, &all, 1, &error);
+        rp_must(rp_partition_from_dispatched_blocks, profile, &none, 0, &all, 1);
 
-    rp_assert_no_error(error);
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         const TogetherCase *test = &cases[i];
         RpPlanOptions options = full_options("roundpipe", test->gpus, test->rounds * test->gpus);
@@ -882,10 +871,8 @@ RP_TEST(arenas_stay_as_they_are_after_the_second_iteration)
     for (gsize i = 0; i < G_N_ELEMENTS(names); i++) {
         RpPlanOptions options = full_options(names[i], 2, 8);
         guint v = options.schedule->stages_per_gpu != 0 ? options.schedule->stages_per_gpu : 2;
-        GError *error = NULL;
-        g_autoptr(RpPartition) partition = rp_partition_min_max(profile, 2 * v, &error);
+        g_autoptr(RpPartition) partition = rp_must(rp_partition_min_max, profile, 2 * v);
 
-        rp_assert_no_error(error);
         options.async = TRUE;
         g_autoptr(RpPlan) two = make(profile, partition, &options, 2);
         g_autoptr(RpPlan) five = make(profile, partition, &options, 5);

@@ -104,8 +104,7 @@ static const char full_text[] =
 
 RP_TEST_OF(reads_every_key, Fixture *f)
 {
-    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", full_text, strlen(full_text));
     const RpProfile *p = f->profile;
     assert_string_equal(p->model, "qwen3-1.7b");
     assert_string_equal(p->origin, "a \"test\" with \\ and ü");
@@ -151,16 +150,14 @@ RP_TEST_OF(reads_every_key, Fixture *f)
 
 RP_TEST_OF(writes_exactly_what_it_read, Fixture *f)
 {
-    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", full_text, strlen(full_text));
     f->text = rp_profile_to_json(f->profile);
     assert_string_equal(f->text, full_text);
 }
 
 RP_TEST_OF(copies_everything, Fixture *f)
 {
-    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", full_text, strlen(full_text));
     f->other = rp_profile_copy(f->profile);
     rp_profile_free(f->profile);
     f->profile = NULL;
@@ -172,8 +169,7 @@ RP_TEST_OF(reads_the_smallest_profile, Fixture *f)
 {
     const char *text = WITH_LAYERS(BLOCK);
 
-    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", text, strlen(text));
     assert_false(f->profile->has_sizes);
     assert_string_equal(f->profile->missing, "layers[0].parameter_bytes");
     assert_string_equal(f->profile->model, "");
@@ -190,8 +186,7 @@ RP_TEST_OF(names_the_missing_link_for_full_fidelity, Fixture *f)
     const char *text = WITH_LAYER_KEY("\"parameter_bytes\":2,\"gradient_bytes\":2,"
                                       "\"input_bytes\":1,\"output_bytes\":1");
 
-    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", text, strlen(text));
     assert_false(rp_profile_check_full(f->profile, &f->error));
     rp_assert_error_message_contains(f->error, "links.h2d_gb_per_s");
 }
@@ -201,8 +196,7 @@ RP_TEST_OF(takes_whole_numbers_and_fractions_alike, Fixture *f)
     const char *text = WITH_LAYERS("{\"kind\":\"block\",\"count\":2.0,\"forward_ms\":1e0,"
                                    "\"backward_ms\":2.50,\"input_bytes\":1e9}");
 
-    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", text, strlen(text));
     assert_int_equal(f->profile->n_layers, 2);
     assert_int_equal(f->profile->layers[1].backward_ns, 2500000);
     assert_int_equal(f->profile->layers[1].input_bytes, 1000000000);
@@ -276,14 +270,12 @@ RP_TEST_OF(refuses_a_file_cut_at_any_byte, Fixture *f)
 
 RP_TEST_OF(saves_and_loads_the_same_bytes, Fixture *f)
 {
-    f->profile = rp_profile_parse("t", full_text, strlen(full_text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", full_text, strlen(full_text));
     assert_true(rp_profile_save(f->profile, f->path, &f->error));
     assert_true(rp_profile_save(f->profile, f->path, &f->error));
     assert_true(g_file_get_contents(f->path, &f->text, NULL, NULL));
     assert_string_equal(f->text, full_text);
-    f->other = rp_profile_load(f->path, &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(rp_profile_load, f->path);
     g_free(f->text);
     f->text = rp_profile_to_json(f->other);
     assert_string_equal(f->text, full_text);
@@ -316,8 +308,7 @@ RP_TEST_OF(saves_through_a_symbolic_link, Fixture *f)
     g_free(link);
     assert_true(saved);
     assert_int_equal(length, strlen("profile.json"));
-    f->other = rp_profile_load(f->path, &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(rp_profile_load, f->path);
     assert_int_equal(f->other->gpus, 5);
 }
 
@@ -445,8 +436,7 @@ RP_TEST_OF(keeps_nanoseconds_and_rates_exactly, Fixture *f)
         f->profile->attention = g_strdup(i % 3 == 0 ? "" : i % 3 == 1 ? "builtin" : "cudnn");
         g_free(f->text);
         f->text = rp_profile_to_json(f->profile);
-        f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
-        rp_assert_no_error(f->error);
+        f->other = rp_must(rp_profile_parse, "t", f->text, strlen(f->text));
         char *again = rp_profile_to_json(f->other);
         same = g_str_equal(again, f->text) &&
                f->other->layers[0].forward_ns == f->profile->layers[0].forward_ns &&
@@ -483,8 +473,7 @@ RP_TEST_OF(keeps_variants_to_multiply, Fixture *f)
     copy = rp_profile_copy(f->profile);
     f->text = rp_profile_to_json(copy);
     rp_profile_free(copy);
-    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(rp_profile_parse, "t", f->text, strlen(f->text));
     again = rp_profile_to_json(f->other);
     assert_string_equal(again, f->text);
     g_free(again);
@@ -509,8 +498,7 @@ RP_TEST_OF(folds_equal_neighbours_only, Fixture *f)
     assert_int_equal(f->profile->layers[5].parameter_bytes, 3);
     assert_ptr_equal(f->profile->layers[0].tensor_bytes, f->profile->layers[4].tensor_bytes);
     f->text = rp_profile_to_json(f->profile);
-    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(rp_profile_parse, "t", f->text, strlen(f->text));
     assert_int_equal(f->other->n_layers, 6);
     guint n = 0;
     for (const char *p = f->text; (p = strstr(p, "\"kind\"")) != NULL; p++)
@@ -532,11 +520,9 @@ RP_TEST_OF(an_array_has_times_of_several_micro_batches, Fixture *f)
     static const char text[] =
         "[" ONE("m", 1, OF_MS(1)) "," ONE("m", 2, OF_MS(3)) "," ONE("m", 8, OF_MS(9)) "]";
 
-    f->profile = rp_profile_parse("t", text, strlen(text), &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_profile_parse, "t", text, strlen(text));
     f->text = rp_profile_to_json(f->profile);
-    f->other = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
-    rp_assert_no_error(f->error);
+    f->other = rp_must(rp_profile_parse, "t", f->text, strlen(f->text));
     g_autofree char *again = rp_profile_to_json(f->other);
     assert_string_equal(again, f->text);
 
@@ -573,8 +559,7 @@ RP_TEST_OF(reads_every_file_that_is_shipped, Fixture *f)
             if (!g_str_has_suffix(name, ".json"))
                 continue;
             g_clear_pointer(&f->profile, rp_profile_free);
-            f->profile = rp_profile_load(file, &f->error);
-            rp_assert_no_error(f->error);
+            f->profile = rp_must(rp_profile_load, file);
             if (!f->profile->has_sizes || !(f->profile->links.h2d_bytes_per_s > 0))
                 fail_msg("%s: expected sizes and links, found none", file);
             n_files++;

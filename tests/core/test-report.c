@@ -315,8 +315,7 @@ RP_TEST(schedules_have_the_bubbles_of_the_reference)
     for (guint c = 0; c < G_N_ELEMENTS(cases); c++) {
         Fixture *fixture = *state;
         const Case *test = &cases[c];
-        const RpScheduleOps *schedule = rp_schedule_find(test->schedule, &fixture->error);
-        rp_assert_no_error(fixture->error);
+        const RpScheduleOps *schedule = rp_must(rp_schedule_find, test->schedule);
         RpOrderCosts costs = {&test->cost, 1, test->hop_ns, 0};
         RpShape shape = {
             .gpus = test->gpus,
@@ -335,8 +334,7 @@ RP_TEST(schedules_have_the_bubbles_of_the_reference)
                                  i + 1);
             g_clear_pointer(&fixture->array, g_array_unref);
         }
-        fixture->plan = rp_plan_from_orders(fixture->orders, &costs, &fixture->error);
-        rp_assert_no_error(fixture->error);
+        fixture->plan = rp_must(rp_plan_from_orders, fixture->orders, &costs);
         play(fixture);
         assert_true(rp_verify_trace(fixture->plan, fixture->trace, NULL));
         assert_bubble(rp_report_bubble(fixture->trace), test->gpus, test->expected);

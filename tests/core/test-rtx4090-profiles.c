@@ -13,8 +13,7 @@ setup(Fixture *f)
 {
     g_autofree char *csv = rp_test_source_path("profiles/rtx4090/layer-times.csv");
 
-    f->profiles = rp_rtx4090_profiles(csv, &f->error);
-    rp_assert_no_error(f->error);
+    f->profiles = rp_must(rp_rtx4090_profiles, csv);
 }
 
 static void

@@ -21,8 +21,7 @@ static guint64
 found_step(CheckpointFixture *f)
 {
     g_clear_pointer(&f->path, g_free);
-    f->path = rp_checkpoint_find_last(f->output, NULL, &f->error);
-    rp_assert_no_error(f->error);
+    f->path = rp_must(rp_checkpoint_find_last, f->output, NULL);
     if (f->path == NULL)
         return 0;
     guint64 step = g_ascii_strtoull(strrchr(f->path, '-') + 1, NULL, 10);

@@ -29,8 +29,7 @@ RP_TEST_OF(gives_back_the_scales_bit_for_bit, CheckpointFixture *f)
         fake_trainer_update(f->trainer)->next_scale = scales[G_N_ELEMENTS(scales) - 1 - i];
         f->data = checkpoint_data(5);
         g_clear_pointer(&f->path, g_free);
-        f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, &f->error);
-        rp_assert_no_error(f->error);
+        f->path = rp_must(rp_checkpoint_save, &f->options, f->trainer, &f->data, NULL);
         g_clear_pointer(&f->other, fake_trainer_free);
         f->other = fake_trainer_new(&config, RP_DTYPE_BF16, TRUE);
         assert_true(rp_checkpoint_restore(f->path, f->other, NULL, &data, NULL, &f->error));
@@ -236,8 +235,7 @@ RP_TEST_OF(replaces_a_checkpoint_of_the_same_step, CheckpointFixture *f)
     fake_trainer_update(f->trainer)->n_iterations = 4;
     f->data = checkpoint_data(5);
     g_clear_pointer(&f->path, g_free);
-    f->path = rp_checkpoint_save(&f->options, f->trainer, &f->data, NULL, &f->error);
-    rp_assert_no_error(f->error);
+    f->path = rp_must(rp_checkpoint_save, &f->options, f->trainer, &f->data, NULL);
     expect_output(f, "checkpoint-4");
     g_free(f->text);
     f->text = checkpoint_list(f->path);
@@ -258,8 +256,7 @@ RP_TEST_OF(finds_the_last_complete_one, CheckpointFixture *f)
     g_autofree char *broken = g_build_filename(f->output, "checkpoint-200", NULL);
     assert_int_equal(g_mkdir(broken, 0777), 0);
     checkpoint_write_text(f->output, "checkpoint-300", "");
-    char *found = rp_checkpoint_find_last(f->output, &skipped, &f->error);
-    rp_assert_no_error(f->error);
+    char *found = rp_must(rp_checkpoint_find_last, f->output, &skipped);
     assert_string_equal(found, f->path);
     assert_non_null(strstr(skipped, "checkpoint-200/manifest.json"));
     assert_null(strchr(skipped, '\n'));

@@ -68,8 +68,7 @@ static void
 train(Fixture *f, const RpTinyModel *model, const RpTinyRun *run, double *losses)
 {
     g_clear_pointer(&f->trainer, rp_trainer_free);
-    f->trainer = rp_tiny_trainer(model, run, &f->error);
-    rp_assert_no_error(f->error);
+    f->trainer = rp_must(rp_tiny_trainer, model, run);
     rp_tiny_train(f->trainer, run, 0, STEPS, losses);
 }
 
@@ -358,8 +357,7 @@ train_poisoned(Fixture *f, const RpTinyRun *run, guint layer)
 
     g_clear_pointer(&f->trainer, rp_trainer_free);
     g_clear_error(&f->error);
-    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
-    rp_assert_no_error(f->error);
+    f->trainer = rp_must(rp_tiny_trainer, f->model, run);
     weights = (float *)(void *)rp_host_state_weights(rp_trainer_host_state(f->trainer), layer, 0, 0,
                                                      &bytes);
     for (guint64 i = 0; i < bytes / sizeof(float); i++)

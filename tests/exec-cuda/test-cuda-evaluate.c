@@ -16,7 +16,6 @@ new_dataset(void)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(3);
     GString *text = g_string_new(NULL);
-    GError *error = NULL;
 
     for (guint i = 0; i < 21; i++) {
         const gint length = g_rand_int_range(rand, 1, RP_TINY_TOKENS + 3);
@@ -28,9 +27,7 @@ new_dataset(void)
         g_string_append(text, "]}\n");
     }
     g_autoptr(GBytes) bytes = g_string_free_to_bytes(text);
-    RpDataset *dataset = rp_dataset_new_jsonl("samples", bytes, VOCABULARY, &error);
-    rp_assert_no_error(error);
-    return dataset;
+    return rp_must(rp_dataset_new_jsonl, "samples", bytes, VOCABULARY);
 }
 
 /* @losses: [STEPS] (nullable): evaluations after each step. Returns: the hash of the trained

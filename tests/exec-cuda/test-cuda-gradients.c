@@ -219,8 +219,7 @@ make_model(Fixture *f, RpDtype dtype)
     char text[1024];
 
     g_snprintf(text, sizeof text, f->kind->config, rp_dtype_torch_name(dtype));
-    f->directory = g_dir_make_tmp("rp-gradients-XXXXXX", &f->error);
-    rp_assert_no_error(f->error);
+    f->directory = rp_must(g_dir_make_tmp, "rp-gradients-XXXXXX");
     if (rp_hf_config_parse("config", text, strlen(text), &f->config, &f->error))
         (void)!rp_init_write(&f->config, f->directory, &options, &f->error);
     rp_assert_no_error(f->error);

@@ -507,8 +507,7 @@ RP_TEST_OF(copies_beside_the_optimizer_use_chunks_of_their_own, Fixture *f)
 
         machine.available_bytes = 8 * gpus * MOST_CHUNKS * CHUNK_BYTES;
         atomic_store(&n_copied, 0);
-        gpointer copies = rp_cuda_begin_copies(&probe, gpus, &f->error);
-        rp_assert_no_error(f->error);
+        gpointer copies = rp_must(rp_cuda_begin_copies, &probe, gpus);
         while (atomic_load(&n_copied) < MOST_CHUNKS * gpus)
             g_usleep(100);
         assert_true(rp_cuda_end_copies(&probe, copies, &bytes_per_s, &f->error));

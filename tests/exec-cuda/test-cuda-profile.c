@@ -94,8 +94,7 @@ RP_TEST_OF(measures_layers_and_links, Fixture *f)
 
     f->probe = rp_cuda_devices()->probe_new(0, &f->error);
     rp_assert_no_error(f->error);
-    f->profile = rp_measure_profile(f->probe, f->network, NULL, &options, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_measure_profile, f->probe, f->network, NULL, &options);
 
     const RpProfile *profile = f->profile;
     assert_int_equal(profile->processors, 0);
@@ -133,8 +132,7 @@ RP_TEST_OF(measures_the_box_alone, Fixture *f)
 
     f->probe = rp_cuda_devices()->probe_new(0, &f->error);
     rp_assert_no_error(f->error);
-    f->profile = rp_measure_box(f->probe, &options, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_measure_box, f->probe, &options);
     assert_int_equal(f->profile->n_layers, 0);
     assert_int_equal(f->profile->gpus, options.devices);
     assert_links(&f->profile->links, options.devices);

@@ -225,8 +225,7 @@ train_until_failure(Fixture *f, const RpTinyRun *run, guint device, guint64 n, g
     gboolean done;
 
     soft_cuda_fail_at(0);
-    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
-    rp_assert_no_error(f->error);
+    f->trainer = rp_must(rp_tiny_trainer, f->model, run);
     done = run_steps(f, run, batches, CALM_STEPS);
     rp_assert_no_error(f->error);
     assert_true(done);
@@ -341,8 +340,7 @@ RP_TEST_OF(tries_to_pin_more_than_the_lock_limit, Fixture *f)
         if (!limit_locks(f, cases[i][0]))
             skip();
         soft_cuda_allow_pins(G_MAXUINT);
-        f->arena = rp_cuda_host_arena_new(64 * page, NULL, 0, 0, NULL, NULL, &f->error);
-        rp_assert_no_error(f->error);
+        f->arena = rp_must(rp_cuda_host_arena_new, 64 * page, NULL, 0, 0, NULL, NULL);
         assert_true(rp_cuda_host_arena_finish(f->arena, &f->error));
         assert_int_equal(soft_cuda_first_pin(), cases[i][1]);
         assert_int_equal(soft_cuda_n_pins(), 2);
@@ -411,8 +409,7 @@ RP_TEST_OF(a_run_tells_what_was_pinned, Fixture *f)
 {
     RpTinyRun run = runs()[0];
 
-    f->trainer = rp_tiny_trainer(f->model, &run, &f->error);
-    rp_assert_no_error(f->error);
+    f->trainer = rp_must(rp_tiny_trainer, f->model, &run);
     const RpPinnedMemory pinned = rp_trainer_pinned(f->trainer);
     assert_true(pinned.pinned_bytes > 0 && pinned.pinned_bytes < pinned.arena_bytes);
     assert_true(pinned.arena_bytes >= rp_trainer_arena_bytes(f->trainer, run.devices));
@@ -420,8 +417,7 @@ RP_TEST_OF(a_run_tells_what_was_pinned, Fixture *f)
     assert_true(pinned.touch_seconds > 0 && pinned.pin_seconds > 0);
     g_clear_pointer(&f->trainer, rp_trainer_free);
     run.backend = NULL; /* threads: nothing is */
-    f->trainer = rp_tiny_trainer(f->model, &run, &f->error);
-    rp_assert_no_error(f->error);
+    f->trainer = rp_must(rp_tiny_trainer, f->model, &run);
     assert_int_equal(rp_trainer_pinned(f->trainer).pinned_bytes, 0);
 }
 
@@ -454,8 +450,7 @@ RP_TEST_OF(has_read_a_batch_when_its_call_returns, Fixture *f)
     const RpTinyRun run = runs()[0];
     g_autofree char *expected = rp_tiny_run_hash(f->model, &run, 4);
 
-    f->trainer = rp_tiny_trainer(f->model, &run, &f->error);
-    rp_assert_no_error(f->error);
+    f->trainer = rp_must(rp_tiny_trainer, f->model, &run);
     soft_cuda_delay(2000000);
     rp_tiny_train_overwriting(f->trainer, &run, 4);
     soft_cuda_delay(0);
@@ -501,8 +496,7 @@ fail_in_time(Fixture *f, const RpTinyRun *run, guint64 n)
     gint64 failed_ns;
     gboolean left;
 
-    f->trainer = rp_tiny_trainer(f->model, run, &f->error);
-    rp_assert_no_error(f->error);
+    f->trainer = rp_must(rp_tiny_trainer, f->model, run);
     assert_true(run_steps(f, run, batches, CALM_STEPS));
     soft_cuda_fail_device_at(1, n, TRUE);
     assert_false(run_steps(f, run, batches + CALM_STEPS, STEPS));

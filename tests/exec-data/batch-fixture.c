@@ -31,8 +31,7 @@ rp_sample_fixture_open(RpSampleFixture *f, const char *text, gsize length)
 {
     rp_sample_fixture_clear(f);
     f->bytes = g_bytes_new(text, length);
-    f->dataset = rp_dataset_new_jsonl("FILE", f->bytes, 100, &f->error);
-    rp_assert_no_error(f->error);
+    f->dataset = rp_must(rp_dataset_new_jsonl, "FILE", f->bytes, 100);
 }
 
 int
@@ -62,9 +61,8 @@ rp_batch_fixture_teardown(void **state)
 void
 rp_batch_fixture_next(RpBatchFixture *f)
 {
-    gboolean good = rp_batcher_next(f->batcher, f->batch, &f->error);
+    gboolean good = rp_must(rp_batcher_next, f->batcher, f->batch);
 
-    rp_assert_no_error(f->error);
     assert_true(good);
 }
 

@@ -9,8 +9,7 @@ start(RpBatchFixture *f, const char *text, const RpBatcherOptions *options)
 {
     rp_batch_fixture_clear(f);
     g_autoptr(GBytes) bytes = g_bytes_new(text, strlen(text));
-    f->dataset = rp_dataset_new_jsonl("FILE", bytes, 100, &f->error);
-    rp_assert_no_error(f->error);
+    f->dataset = rp_must(rp_dataset_new_jsonl, "FILE", bytes, 100);
     f->batch = rp_token_batch_new(options);
     f->batcher = rp_batcher_new(f->dataset, options, &f->error);
     return f->batcher != NULL;

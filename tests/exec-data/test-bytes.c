@@ -110,8 +110,7 @@ RP_TEST_OF(finds_every_change_of_one_digit, Fixture *f)
     assert_true(hash_memory(f->text, LARGE_BYTES) == first);
     assert_true(hash_memory(f->text, LARGE_BYTES - 1) != first);
     write_file(f, "large", f->text, LARGE_BYTES);
-    f->bytes = rp_data_bytes_open(f->path, &f->error);
-    rp_assert_no_error(f->error);
+    f->bytes = rp_must(rp_data_bytes_open, f->path);
     assert_true(rp_data_bytes_hash(f->bytes, &hash, &f->error));
     assert_true(hash == first);
 }
@@ -203,8 +202,7 @@ RP_TEST_OF(a_file_that_is_cut_short_is_an_error_with_a_message, Fixture *f)
         if (f->path != NULL)
             g_remove(f->path);
         write_file(f, names[i], lines, strlen(lines));
-        f->dataset = rp_dataset_open(f->path, RP_DATASET_MAX_VOCABULARY, 2, &f->error);
-        rp_assert_no_error(f->error);
+        f->dataset = rp_must(rp_dataset_open, f->path, RP_DATASET_MAX_VOCABULARY, 2);
         assert_int_equal(truncate(f->path, 40000), 0);
         assert_true(rp_dataset_read(f->dataset, 0, &sample, &f->error));
         assert_false(

@@ -129,13 +129,11 @@ RP_TEST_OF(finds_every_line_of_many, RpSampleFixture *f)
 
 RP_TEST_OF(reads_a_file, RpSampleFixture *f)
 {
-    int fd = g_file_open_tmp("rp-data-XXXXXX.jsonl", &f->path, &f->error);
+    int fd = rp_must(g_file_open_tmp, "rp-data-XXXXXX.jsonl", &f->path);
 
-    rp_assert_no_error(f->error);
     g_close(fd, NULL);
     assert_true(g_file_set_contents(f->path, "{\"input_ids\":[1,2]}\n", -1, NULL));
-    f->dataset = rp_dataset_open(f->path, 10, 4, &f->error);
-    rp_assert_no_error(f->error);
+    f->dataset = rp_must(rp_dataset_open, f->path, 10, 4);
     read_sample(f, 0);
     assert_int_equal(f->sample.n_tokens, 2);
     rp_sample_fixture_clear(f);

@@ -8,8 +8,7 @@ make_batcher(RpBatchFixture *f, const RpBatcherOptions *options)
     g_clear_pointer(&f->batch, rp_token_batch_free);
     g_clear_pointer(&f->batcher, rp_batcher_free);
     f->batch = rp_token_batch_new(options);
-    f->batcher = rp_batcher_new(f->dataset, options, &f->error);
-    rp_assert_no_error(f->error);
+    f->batcher = rp_must(rp_batcher_new, f->dataset, options);
     assert_non_null(f->batcher);
 }
 
@@ -28,8 +27,7 @@ start(RpBatchFixture *f, const guint *lengths, guint n, const RpBatcherOptions *
         g_string_append(text, "]}\n");
     }
     g_autoptr(GBytes) bytes = g_bytes_new(text->str, text->len);
-    f->dataset = rp_dataset_new_jsonl("FILE", bytes, 1000, &f->error);
-    rp_assert_no_error(f->error);
+    f->dataset = rp_must(rp_dataset_new_jsonl, "FILE", bytes, 1000);
     assert_true(rp_dataset_check(f->dataset, options->tokens, NULL, NULL, &summary, &f->error));
     make_batcher(f, options);
 }
@@ -352,8 +350,7 @@ RP_TEST_OF(a_part_reads_its_own_samples_alone, RpBatchFixture *f)
     g_autoptr(GBytes) bytes = g_bytes_new_static(text, sizeof text - 1);
 
     rp_batch_fixture_clear(f);
-    f->dataset = rp_dataset_new_jsonl("FILE", bytes, 1000, &f->error);
-    rp_assert_no_error(f->error);
+    f->dataset = rp_must(rp_dataset_new_jsonl, "FILE", bytes, 1000);
     make_batcher(f, &options);
     rp_batch_fixture_next(f);
     assert_int_equal(f->batch->micro_batches, 1);

@@ -62,8 +62,7 @@ restart(Fixture *f, const RpDataset *dataset, const RpBatcherOptions *options)
 {
     g_clear_pointer(&f->resumed, rp_batcher_free);
     g_clear_pointer(&f->again, rp_token_batch_free);
-    f->resumed = rp_batcher_new(dataset, options, &f->error);
-    rp_assert_no_error(f->error);
+    f->resumed = rp_must(rp_batcher_new, dataset, options);
     f->again = rp_token_batch_new(options);
 }
 

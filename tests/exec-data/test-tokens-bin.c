@@ -13,8 +13,7 @@ RP_TEST_OF(reads_little_endian_words_at_any_address, RpSampleFixture *f)
         memcpy(shifted + shift, five, sizeof five);
         f->bytes = g_bytes_new(shifted, sizeof shifted);
         g_autoptr(GBytes) part = g_bytes_new_from_bytes(f->bytes, shift, sizeof five);
-        f->dataset = rp_dataset_new_tokens("FILE", part, G_MAXINT32, 2, &f->error);
-        rp_assert_no_error(f->error);
+        f->dataset = rp_must(rp_dataset_new_tokens, "FILE", part, G_MAXINT32, 2);
         assert_int_equal(rp_dataset_n_samples(f->dataset), 2);
         assert_true(rp_dataset_read(f->dataset, 0, &f->sample, &f->error));
         assert_int_equal(f->sample.n_tokens, 2);
@@ -92,13 +91,11 @@ RP_TEST_OF(refuses_less_than_one_sequence, RpSampleFixture *f)
 
 RP_TEST_OF(reads_a_file, RpSampleFixture *f)
 {
-    int fd = g_file_open_tmp("rp-data-XXXXXX.bin", &f->path, &f->error);
+    int fd = rp_must(g_file_open_tmp, "rp-data-XXXXXX.bin", &f->path);
 
-    rp_assert_no_error(f->error);
     g_close(fd, NULL);
     assert_true(g_file_set_contents(f->path, (const char *)five, sizeof five, NULL));
-    f->dataset = rp_dataset_open(f->path, G_MAXINT32, 5, &f->error);
-    rp_assert_no_error(f->error);
+    f->dataset = rp_must(rp_dataset_open, f->path, G_MAXINT32, 5);
     assert_int_equal(rp_dataset_n_samples(f->dataset), 1);
     assert_true(rp_dataset_read(f->dataset, 0, &f->sample, &f->error));
     assert_int_equal(f->input_ids[0], 0x04030201);

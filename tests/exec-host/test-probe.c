@@ -312,8 +312,7 @@ RP_TEST_OF(ends_as_soon_as_times_are_precise, Fixture *f)
 
         ops.swing_seconds = cases[i].swing_seconds;
         f->n_taken = f->n_given = f->timed = 0;
-        f->profile = rp_measure_profile(&f->base, f->network, NULL, &options, &f->error);
-        rp_assert_no_error(f->error);
+        f->profile = rp_must(rp_measure_profile, &f->base, f->network, NULL, &options);
         assert_int_equal(f->timed, cases[i].timed + 1); /* that fills what is saved */
         assert_int_equal(f->profile->layers[1].backward_ns, 301);
         g_clear_pointer(&f->profile, rp_profile_free);
@@ -516,8 +515,7 @@ RP_TEST_OF(a_router_chooses_with_the_skew_that_is_asked_for, Fixture *f)
         g_clear_pointer(&f->profile, rp_profile_free);
         f->n_taken = f->n_given = routed_tokens = 0;
         memset(routed, 0, sizeof routed);
-        f->profile = rp_measure_profile(&f->base, f->network, NULL, &how, &f->error);
-        rp_assert_no_error(f->error);
+        f->profile = rp_must(rp_measure_profile, &f->base, f->network, NULL, &how);
         const double mean = routed_tokens * 2.0 / 8;
 
         assert_true(routed_tokens >= 160);
@@ -539,8 +537,7 @@ RP_TEST_OF(a_router_of_a_checkpoint_gets_the_embeddings_of_tokens, Fixture *f)
     guint taken = 0;
 
     assert_true(rp_hf_config_load(path, &config, &f->error));
-    g_autoptr(RpSafetensors) checkpoint = rp_safetensors_open(path, &f->error);
-    rp_assert_no_error(f->error);
+    g_autoptr(RpSafetensors) checkpoint = rp_must(rp_safetensors_open, path);
     kernels.route_forward = count_routes;
     rp_network_free(f->network);
     rp_weights_free(f->weights);
@@ -555,8 +552,7 @@ RP_TEST_OF(a_router_of_a_checkpoint_gets_the_embeddings_of_tokens, Fixture *f)
 
     routed_tokens = 0;
     memset(routed, 0, sizeof routed);
-    f->profile = rp_measure_profile(&f->base, f->network, f->weights, &how, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_measure_profile, &f->base, f->network, f->weights, &how);
     assert_true(config.experts <= G_N_ELEMENTS(routed));
     for (guint e = 0; e < config.experts; e++) {
         assert_true(routed[e] == 0 || routed[e] == routed_tokens);

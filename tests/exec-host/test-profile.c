@@ -179,8 +179,7 @@ RP_TEST_OF(a_plan_may_have_what_is_free_when_all_kernels_are_loaded, Fixture *f)
     assert_true(rp_measure_memory(&card.base, f->network, 2, &bytes, &f->error));
     /* two parts of the embedding, four of a block, two of the head */
     assert_int_equal(bytes, CARD_BYTES - 8 * KERNEL_BYTES);
-    f->profile = rp_measure_profile(&card.base, f->network, NULL, &quick, &f->error);
-    rp_assert_no_error(f->error);
+    f->profile = rp_must(rp_measure_profile, &card.base, f->network, NULL, &quick);
     assert_int_equal(f->profile->gpu_memory_bytes, CARD_BYTES - card.loaded_bytes);
     rp_probe_free(host);
 }

@@ -169,10 +169,8 @@ RP_TEST(makes_the_frequencies_of_transformers)
           .original_max_positions = 8192}},
     };
     char *path = rp_test_source_path("tests/exec-host/fixtures/frequencies.safetensors");
-    GError *error = NULL;
-    RpSafetensors *file = rp_safetensors_open(path, &error);
+    RpSafetensors *file = rp_must(rp_safetensors_open, path);
 
-    rp_assert_no_error(error);
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         const RpSafetensor *tensor = rp_safetensors_find(file, cases[i].name);
         const Array got = host_output(RP_DTYPE_FP32, cases[i].head_size / 2);

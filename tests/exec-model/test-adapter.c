@@ -66,8 +66,7 @@ open_files(Fixture *f, const char *base, const char *adapters)
     assert_true(rp_hf_config_load(config, &f->config, &f->error));
     assert_true(rp_adapter_config_load(directory, &f->lora, &f->error));
     f->base = rp_safetensors_open(model, &f->error);
-    f->adapters = rp_safetensors_open(tensors, &f->error);
-    rp_assert_no_error(f->error);
+    f->adapters = rp_must(rp_safetensors_open, tensors);
     f->weights = rp_weights_new_adapted(&f->config, &f->lora);
     assert_true(rp_weights_bind(f->weights, f->base, &f->error));
     return rp_adapter_bind(f->weights, f->adapters, &f->error);
@@ -100,9 +99,8 @@ check_merged(Fixture *f, const char *base, const char *adapters)
 
     assert_true(open_files(f, base, adapters));
     assert_true(rp_merge_write(f->weights, f->directory, &options, &f->error));
-    g_autoptr(RpSafetensors) found = rp_safetensors_open(f->directory, &f->error);
+    g_autoptr(RpSafetensors) found = rp_must(rp_safetensors_open, f->directory);
 
-    rp_assert_no_error(f->error);
     assert_true(rp_safetensors_count(found) > 20);
     for (guint i = 0; i < rp_safetensors_count(found); i++) {
         const RpSafetensor *tensor = rp_safetensors_nth(found, i);

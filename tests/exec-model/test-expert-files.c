@@ -137,8 +137,7 @@ write_file(TensorFixture *f, const GArray *tensors)
             rp_safetensors_writer_write(f->writer, i, tensor->bytes, tensor->n_bytes, &f->error));
     }
     assert_true(rp_safetensors_writer_finish(f->writer, &f->error));
-    f->tensors = rp_safetensors_open(path, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, path);
 }
 
 static RpWeights *

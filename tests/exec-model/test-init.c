@@ -194,11 +194,9 @@ RP_TEST_OF(writes_a_checkpoint_that_binds_to_its_config, TensorFixture *f)
             assert_true(rp_hf_config_load(f->directory, &loaded, &f->error));
             assert_true(loaded.has_dtype && loaded.dtype == config.dtype);
             g_clear_pointer(&f->tensors, rp_safetensors_free);
-            f->tensors = rp_safetensors_open(f->directory, &f->error);
-            rp_assert_no_error(f->error);
+            f->tensors = rp_must(rp_safetensors_open, f->directory);
             g_autoptr(RpWeights) weights = rp_weights_new(&loaded);
-            gboolean bound = rp_weights_bind(weights, f->tensors, &f->error);
-            rp_assert_no_error(f->error);
+            gboolean bound = rp_must(rp_weights_bind, weights, f->tensors);
             assert_true(bound);
         }
     }
@@ -219,8 +217,7 @@ RP_TEST_OF(makes_the_values_of_a_file_without_it, TensorFixture *f)
             config.dtype = (RpDtype)dtype;
             assert_true(write_tiny(f, &config, 3, 0));
             g_clear_pointer(&f->tensors, rp_safetensors_free);
-            f->tensors = rp_safetensors_open(f->directory, &f->error);
-            rp_assert_no_error(f->error);
+            f->tensors = rp_must(rp_safetensors_open, f->directory);
             g_autoptr(RpWeights) file = rp_weights_new_adapted(&config, &lora);
             g_autoptr(RpWeights) made = rp_weights_new_adapted(&config, &lora);
             assert_true(rp_weights_bind(file, f->tensors, &f->error));

@@ -37,8 +37,7 @@ RP_TEST_OF(joins_the_shards_of_an_index, TensorFixture *f)
     assert_string_equal(b->file, second);
     assert_int_equal(((const guint8 *)b->data)[3], 3);
     g_clear_pointer(&f->tensors, rp_safetensors_free);
-    f->tensors = rp_safetensors_open(f->directory, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, f->directory);
     assert_int_equal(rp_safetensors_count(f->tensors), 2);
 }
 
@@ -100,8 +99,7 @@ RP_TEST_OF(prefers_a_single_file_as_transformers_does, TensorFixture *f)
     tensor_make(f, SHARD("single"), 4);
     tensor_save(f, "model.safetensors");
     tensor_save_text(f, "model.safetensors.index.json", INDEX(GOOD_MAP));
-    f->tensors = rp_safetensors_open(f->directory, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, f->directory);
     assert_non_null(rp_safetensors_find(f->tensors, "single"));
 }
 

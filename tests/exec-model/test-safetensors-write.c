@@ -35,8 +35,7 @@ RP_TEST_OF(writes_what_reads_back, TensorFixture *f)
     g_autofree char *path = tensor_path(f, "model.safetensors");
 
     assert_true(write_three(f, path, 0));
-    f->tensors = rp_safetensors_open(path, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, path);
     assert_int_equal(rp_safetensors_count(f->tensors), 3);
     const RpSafetensor *b = rp_safetensors_find(f->tensors, "b");
     assert_int_equal(b->dtype, RP_DTYPE_FP32);
@@ -88,8 +87,7 @@ RP_TEST_OF(divides_into_shards_with_an_index, TensorFixture *f)
     g_autoptr(GBytes) written = tensor_load(f, "model.safetensors.index.json");
     assert_int_equal(g_bytes_get_size(written), strlen(index));
     assert_memory_equal(g_bytes_get_data(written, NULL), index, strlen(index));
-    f->tensors = rp_safetensors_open(f->directory, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, f->directory);
     assert_int_equal(rp_safetensors_count(f->tensors), 3);
     assert_int_equal(((const guint8 *)rp_safetensors_find(f->tensors, "b")->data)[7], 8);
 }

@@ -43,12 +43,10 @@ RP_TEST_OF(reads_the_same_from_a_file_and_a_directory, TensorFixture *f)
 
     tensor_make(f, GOOD, GOOD_BYTES);
     tensor_save(f, "model.safetensors");
-    f->tensors = rp_safetensors_open(path, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, path);
     assert_int_equal(rp_safetensors_count(f->tensors), 4);
     g_clear_pointer(&f->tensors, rp_safetensors_free);
-    f->tensors = rp_safetensors_open(f->directory, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, f->directory);
     assert_string_equal(rp_safetensors_path(f->tensors), path);
     assert_int_equal(((const guint8 *)rp_safetensors_find(f->tensors, "d")->data)[2], 18);
 }

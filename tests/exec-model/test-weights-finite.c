@@ -61,8 +61,7 @@ model_make(Model *model, RpDtype dtype)
             &f->error));
     assert_true(rp_safetensors_writer_finish(f->writer, &f->error));
     assert_true(g_file_get_contents(path, (char **)&model->bytes, &model->length, NULL));
-    f->tensors = rp_safetensors_parse("FILE", model->bytes, model->length, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_parse, "FILE", model->bytes, model->length);
     assert_true(rp_weights_bind(model->weights, f->tensors, &f->error));
 }
 

@@ -56,8 +56,7 @@ make_checkpoint(TensorFixture *f, const RpModel *config, const char *left_out, c
         assert_true(rp_safetensors_writer_write(f->writer, i, zeros,
                                                 g_array_index(sizes, guint64, i), &f->error));
     assert_true(rp_safetensors_writer_finish(f->writer, &f->error));
-    f->tensors = rp_safetensors_open(path, &f->error);
-    rp_assert_no_error(f->error);
+    f->tensors = rp_must(rp_safetensors_open, path);
 }
 
 static gboolean
@@ -100,8 +99,7 @@ RP_TEST_OF(binds_each_weight_to_its_tensor, TensorFixture *f)
         config.tied = (gboolean)tied;
         make_checkpoint(f, &config, NULL, NULL, 0, NULL, 0);
         g_autoptr(RpWeights) weights = rp_weights_new(&config);
-        gboolean bound = rp_weights_bind(weights, f->tensors, &f->error);
-        rp_assert_no_error(f->error);
+        gboolean bound = rp_must(rp_weights_bind, weights, f->tensors);
         assert_true(bound);
         assert_int_equal(rp_weights_dtype(weights), RP_DTYPE_BF16);
         for (guint i = 0; i < rp_weights_count(weights); i++) {

@@ -178,10 +178,9 @@ RP_TEST(lists_shapes_of_fp8)
 RP_TEST(takes_the_fastest_way_where_it_is_worth_it)
 {
     Bench bench;
-    GError *error = NULL;
-    RpNetwork *network = rp_measure_matmul_variants(&bench.probe, network_of(&bench, TRUE), &error);
+    RpNetwork *network =
+        rp_must(rp_measure_matmul_variants, &bench.probe, network_of(&bench, TRUE));
 
-    rp_assert_no_error(error);
     assert_int_equal(seen.n_buffers, 0);
     /* one look at 7 and 6 shapes; and 16 rounds of the variants that were not far behind */
     assert_int_equal(seen.variants[RP_MATMUL_NT][0], 7 * 17);
@@ -193,9 +192,8 @@ RP_TEST(takes_the_fastest_way_where_it_is_worth_it)
 
     RpProfile *profile = rp_network_profile(network);
     char *json = rp_profile_to_json(profile);
-    RpProfile *back = rp_profile_parse("profile", json, strlen(json), &error);
+    RpProfile *back = rp_must(rp_profile_parse, "profile", json, strlen(json));
 
-    rp_assert_no_error(error);
     assert_string_equal(back->matmul_library, "paper 1");
     assert_int_equal(back->n_matmul_variants, 6);
     for (guint i = 0; i < back->n_matmul_variants; i++) {

@@ -106,7 +106,6 @@ RP_TEST(writes_a_profile_that_reads_back)
     Model *model = model_of(RP_ARCHITECTURE_QWEN3, TRUE, RP_DTYPE_BF16);
     RpProfile *profile = model->profile;
     const guint n = profile->n_layers;
-    GError *error = NULL;
     char *json;
     RpProfile *back;
 
@@ -124,8 +123,7 @@ RP_TEST(writes_a_profile_that_reads_back)
     }
     assert_int_equal(rp_profile_n_blocks(profile), 2);
     json = rp_profile_to_json(profile);
-    back = rp_profile_parse("profile", json, strlen(json), &error);
-    rp_assert_no_error(error);
+    back = rp_must(rp_profile_parse, "profile", json, strlen(json));
     assert_true(back->has_sizes);
     assert_int_equal(back->n_layers, n);
     assert_int_equal(back->layers[n - 1].tied_bytes, profile->layers[n - 1].tied_bytes);

@@ -58,11 +58,9 @@ open_layer(Fixture *f, RpStateFormat form, gsize n, double weight_decay, void *s
                                     .form = form,
                                     .seed = SEED};
     g_autofree float *values = g_new(float, n);
-    GError *error = NULL;
 
     close_layer(f);
-    f->optimizer = rp_optimizer_new(&options, NULL, NULL, &error);
-    rp_assert_no_error(error);
+    f->optimizer = rp_must(rp_optimizer_new, &options, NULL, NULL);
     f->bytes = rp_optimizer_state_bytes(form, n);
     f->memory = g_malloc(f->bytes);
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, n, NULL, 0);

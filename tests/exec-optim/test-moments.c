@@ -71,15 +71,12 @@ open_layer(Fixture *f, RpStateFormat form, gsize n, const char *variant, guint t
                                     .weight_decay = 0.1,
                                     .form = form,
                                     .seed = SEED};
-    GError *error = NULL;
 
     close_layer(f);
     if (threads > 0)
-        f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = threads}, &error);
-    rp_assert_no_error(error);
-    f->optimizer = rp_optimizer_new(&options, variant != NULL ? rp_adamw_find(variant) : NULL,
-                                    f->pool, &error);
-    rp_assert_no_error(error);
+        f->pool = rp_must(rp_pool_new, &(RpPoolOptions){.n_threads = threads});
+    f->optimizer = rp_must(rp_optimizer_new, &options,
+                           variant != NULL ? rp_adamw_find(variant) : NULL, f->pool);
     f->memory = g_malloc(rp_optimizer_state_bytes(form, n));
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, n, NULL, 0);
     rp_optimizer_layer_set_number(f->layer, LAYER, 0);

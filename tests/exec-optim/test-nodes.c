@@ -154,11 +154,8 @@ RP_TEST_OF(spreads_threads_over_nodes, Fixture *f)
 
 RP_TEST_OF(shares_are_those_of_runs, Fixture *f)
 {
-    GError *error = NULL;
-
     for (guint threads = 1; threads <= 5; threads++) {
-        f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = threads}, &error);
-        rp_assert_no_error(error);
+        f->pool = rp_must(rp_pool_new, &(RpPoolOptions){.n_threads = threads});
         for (gsize n = 1; n < 200; n += 7) {
             gsize begin, end, before = 3;
 
@@ -229,14 +226,12 @@ RP_TEST_OF(memory_lies_on_the_node_that_was_asked_for, Fixture *f)
 RP_TEST_OF(arrays_lie_near_the_threads_that_share_them, Fixture *f)
 {
     const gsize n = 7 << 20, each = 4, granule = 16384;
-    GError *error = NULL;
     gsize begin, end;
 
     if (!may_ask(f))
         return;
     read_machine(f, "0,1000", (guint[]){0, NOWHERE}, (const char *const[]){"0", "1-999", NULL});
-    f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = 4, .nodes = f->nodes}, &error);
-    rp_assert_no_error(error);
+    f->pool = rp_must(rp_pool_new, &(RpPoolOptions){.n_threads = 4, .nodes = f->nodes});
     if (rp_numa_nodes(f->pool, f->nodes) == 1) { /* one processor, or others than 0 */
         print_message("skipped: one node\n");
         return;

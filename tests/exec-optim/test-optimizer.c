@@ -38,15 +38,12 @@ static void
 open_layer(Fixture *f, guint n_threads, const char *variant)
 {
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
-    GError *error = NULL;
 
     close_layer(f);
     if (n_threads > 0)
-        f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
-    rp_assert_no_error(error);
-    f->optimizer = rp_optimizer_new(&options, variant != NULL ? rp_adamw_find(variant) : NULL,
-                                    f->pool, &error);
-    rp_assert_no_error(error);
+        f->pool = rp_must(rp_pool_new, &(RpPoolOptions){.n_threads = n_threads});
+    f->optimizer = rp_must(rp_optimizer_new, &options,
+                           variant != NULL ? rp_adamw_find(variant) : NULL, f->pool);
     f->memory = g_new(float, 3 * N);
     f->layer = rp_optimizer_layer_new(f->optimizer, f->memory, N, spans, G_N_ELEMENTS(spans));
     memcpy(f->memory, f->initial, N * sizeof(float));

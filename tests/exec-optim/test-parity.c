@@ -88,10 +88,8 @@ RP_TEST_OF(ten_steps_equal_torch, Fixture *f)
         .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
     const RpLearningRate rate = {RP_LEARNING_RATE_COSINE, 1e-2, 3, 10};
     float state_of_layer[3 * N], values[N], gradient[N];
-    GError *error = NULL;
 
-    f->optimizer = rp_optimizer_new(&options, NULL, NULL, &error);
-    rp_assert_no_error(error);
+    f->optimizer = rp_must(rp_optimizer_new, &options, NULL, NULL);
     f->layer = rp_optimizer_layer_new(f->optimizer, state_of_layer, N, spans, G_N_ELEMENTS(spans));
     read_floats(f, "initial", state_of_layer);
 

@@ -58,10 +58,7 @@ static RpPool *
 new_pool(guint n_threads)
 {
     const RpPoolOptions options = {.n_threads = n_threads};
-    GError *error = NULL;
-    RpPool *pool = rp_pool_new(&options, &error);
-    rp_assert_no_error(error);
-    return pool;
+    return rp_must(rp_pool_new, &options);
 }
 
 RP_TEST_OF(visits_every_value_once, Fixture *f)
@@ -287,7 +284,6 @@ RP_TEST_OF(keeps_to_the_processors_it_is_given, Fixture *f)
     cpu_set_t mine;
     char list[64];
     guint last = 0, n_cpus;
-    GError *error = NULL;
 
     sched_getaffinity(0, sizeof mine, &mine);
     n_cpus = (guint)CPU_COUNT(&mine);
@@ -296,8 +292,7 @@ RP_TEST_OF(keeps_to_the_processors_it_is_given, Fixture *f)
             last = cpu;
     g_snprintf(list, sizeof list, "%u", last);
 
-    f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = 3, .use = list}, &error);
-    rp_assert_no_error(error);
+    f->pool = rp_must(rp_pool_new, &(RpPoolOptions){.n_threads = 3, .use = list});
     for (guint thread = 0; thread < 3; thread++)
         assert_int_equal(rp_pool_cpu(f->pool, thread), last);
     rp_pool_free(f->pool);
@@ -307,15 +302,13 @@ RP_TEST_OF(keeps_to_the_processors_it_is_given, Fixture *f)
     rp_pool_free(f->pool);
     f->pool = NULL;
 
-    f->pool = rp_pool_new(&(RpPoolOptions){.n_threads = 1, .avoid = ""}, &error);
-    rp_assert_no_error(error);
+    f->pool = rp_must(rp_pool_new, &(RpPoolOptions){.n_threads = 1, .avoid = ""});
     rp_pool_free(f->pool);
     f->pool = NULL;
 
     if (n_cpus == 1)
         return;
-    f->pool = rp_pool_new(&(RpPoolOptions){.avoid = list}, &error);
-    rp_assert_no_error(error);
+    f->pool = rp_must(rp_pool_new, &(RpPoolOptions){.avoid = list});
     assert_int_equal(rp_pool_n_threads(f->pool), n_cpus - 1);
     for (guint thread = 0; thread < n_cpus - 1; thread++)
         assert_int_not_equal(rp_pool_cpu(f->pool, thread), last);

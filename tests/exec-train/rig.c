@@ -135,8 +135,7 @@ write_expanded(Rig *rig, RpLowbit format)
     }
     assert_true(rp_safetensors_writer_finish(writer, &rig->error));
     rp_safetensors_free(rig->file);
-    rig->file = rp_safetensors_open(rig->directory, &rig->error);
-    rp_assert_no_error(rig->error);
+    rig->file = rp_must(rp_safetensors_open, rig->directory);
 }
 
 /* The base in few bits. */
@@ -151,8 +150,7 @@ pack_base(Rig *rig)
     assert_true(rp_lowbit_from_name(rig->options.base, &format));
     g_autofree char *path = rp_quantise_path(rig->file, format);
     assert_true(rp_quantise(&rig->config, rig->file, format, path, &options, &rig->error));
-    rig->packed = rp_safetensors_open(path, &rig->error);
-    rp_assert_no_error(rig->error);
+    rig->packed = rp_must(rp_safetensors_open, path);
     if (rig->options.expanded)
         write_expanded(rig, format);
 }
@@ -175,11 +173,9 @@ open_model(Rig *rig)
         rig->config.active_experts = 2;
         rig->config.norm_topk = TRUE;
     }
-    rig->directory = g_dir_make_tmp("rp-rig-XXXXXX", &rig->error);
-    rp_assert_no_error(rig->error);
+    rig->directory = rp_must(g_dir_make_tmp, "rp-rig-XXXXXX");
     assert_true(rp_init_write(&rig->config, rig->directory, &init, &rig->error));
-    rig->file = rp_safetensors_open(rig->directory, &rig->error);
-    rp_assert_no_error(rig->error);
+    rig->file = rp_must(rp_safetensors_open, rig->directory);
     g_auto(RpLora) lora = {.rank = rig->options.lora_rank,
                            .alpha = RP_LORA_ALPHA,
                            .seed = 5,
@@ -228,8 +224,7 @@ static void
 open_plan(Rig *rig, guint iterations)
 {
     const RigOptions *options = &rig->options;
-    const RpScheduleOps *schedule = rp_schedule_find(options->schedule, &rig->error);
-    rp_assert_no_error(rig->error);
+    const RpScheduleOps *schedule = rp_must(rp_schedule_find, options->schedule);
     const RpPlanOptions plan = {
         .schedule = schedule,
         .gpus = options->gpus,
@@ -245,8 +240,7 @@ open_plan(Rig *rig, guint iterations)
     };
 
     open_partition(rig, schedule->dispatched);
-    rig->planner = rp_planner_new(rig->profile, rig->partition, &plan, &rig->error);
-    rp_assert_no_error(rig->error);
+    rig->planner = rp_must(rp_planner_new, rig->profile, rig->partition, &plan);
     rig->plan = rp_planner_plan(rig->planner);
     for (guint i = 0; i < iterations; i++)
         assert_true(rp_planner_append_iteration(rig->planner, &rig->error));
@@ -292,8 +286,7 @@ rig_open(Rig *rig, const RigOptions *options, guint iterations)
         .threads = options->threads,
         .nodes = options->nodes,
     };
-    rig->host_state = rp_host_state_new(rig->network, rig->plan, &update, &rig->error);
-    rp_assert_no_error(rig->error);
+    rig->host_state = rp_must(rp_host_state_new, rig->network, rig->plan, &update);
 }
 
 void
@@ -357,8 +350,7 @@ rig_start(Rig *rig)
     if (!rig->backend->ops->open_arenas(rig->backend, bytes, n, &rig->error))
         return;
     rp_host_state_load(rig->host_state, rig->weights);
-    rig->engine = rp_engine_new(rig->plan, rig->backend, &(RpEngineOptions){0}, &rig->error);
-    rp_assert_no_error(rig->error);
+    rig->engine = rp_must(rp_engine_new, rig->plan, rig->backend, &(RpEngineOptions){0});
 }
 
 gboolean

@@ -12,7 +12,6 @@ static RpDataset *
 new_dataset(guint bad)
 {
     GString *text = g_string_new(NULL);
-    GError *error = NULL;
 
     for (guint i = 0; i < SAMPLES; i++) {
         g_string_append(text, "{\"input_ids\": [1");
@@ -21,10 +20,7 @@ new_dataset(guint bad)
         g_string_append(text, "]}\n");
     }
     g_autoptr(GBytes) bytes = g_string_free_to_bytes(text);
-    RpDataset *dataset = rp_dataset_new_jsonl("samples", bytes, 61, &error);
-
-    rp_assert_no_error(error);
-    return dataset;
+    return rp_must(rp_dataset_new_jsonl, "samples", bytes, 61);
 }
 
 typedef struct {

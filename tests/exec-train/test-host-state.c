@@ -632,8 +632,7 @@ RP_TEST_OF(refuses_a_plan_of_another_network, Fixture *f)
                                 .gpus = 1,
                                 .micro_batches = 1,
                                 .fidelity = RP_FIDELITY_FULL};
-    f->rig.planner = rp_planner_new(f->rig.profile, f->rig.partition, &plan, &f->rig.error);
-    rp_assert_no_error(f->rig.error);
+    f->rig.planner = rp_must(rp_planner_new, f->rig.profile, f->rig.partition, &plan);
     const RpUpdateOptions update = {.adamw = RP_ADAMW_OPTIONS_INIT};
     assert_null(
         rp_host_state_new(f->rig.network, rp_planner_plan(f->rig.planner), &update, &f->rig.error));

@@ -38,7 +38,6 @@ static RpDataset *
 make_dataset(const RpTree *samples, guint vocabulary)
 {
     GString *text = g_string_new(NULL);
-    GError *error = NULL;
 
     for (guint i = 0; i < samples->items->len; i++) {
         g_string_append(text, "{");
@@ -48,9 +47,7 @@ make_dataset(const RpTree *samples, guint vocabulary)
         g_string_append(text, "}\n");
     }
     g_autoptr(GBytes) bytes = g_string_free_to_bytes(text);
-    RpDataset *dataset = rp_dataset_new_jsonl("samples", bytes, vocabulary, &error);
-    rp_assert_no_error(error);
-    return dataset;
+    return rp_must(rp_dataset_new_jsonl, "samples", bytes, vocabulary);
 }
 
 static char *

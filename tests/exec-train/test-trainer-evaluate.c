@@ -30,7 +30,6 @@ new_dataset(guint n)
 {
     g_autoptr(GRand) rand = g_rand_new_with_seed(5);
     GString *text = g_string_new(NULL);
-    GError *error = NULL;
 
     for (guint i = 0; i < n; i++) {
         const gint length = g_rand_int_range(rand, 1, RP_TINY_TOKENS + 4);
@@ -42,9 +41,7 @@ new_dataset(guint n)
         g_string_append(text, "]}\n");
     }
     g_autoptr(GBytes) bytes = g_string_free_to_bytes(text);
-    RpDataset *dataset = rp_dataset_new_jsonl("samples", bytes, VOCABULARY, &error);
-    rp_assert_no_error(error);
-    return dataset;
+    return rp_must(rp_dataset_new_jsonl, "samples", bytes, VOCABULARY);
 }
 
 static double
@@ -168,8 +165,7 @@ RP_TEST_OF(the_newest_weights_are_evaluated, const RpTinyModel *model)
 
         run.evaluates = fresh.evaluates = TRUE;
         RpTrainer *trained = rp_tiny_trainer(model, &run, &error);
-        RpTrainer *other = rp_tiny_trainer(model, &fresh, &error);
-        rp_assert_no_error(error);
+        RpTrainer *other = rp_must(rp_tiny_trainer, model, &fresh);
         rp_tiny_train(trained, &run, 0, 4, NULL);
         const double loss = evaluate(trained, dataset);
         for (guint w = 0; w < rp_weights_count(model->weights); w++) {
@@ -219,10 +215,8 @@ RP_TEST(bad_data_do_not_end_training)
     for (guint i = 0; i < 20; i++)
         g_string_append(text, i < 17 ? "{\"input_ids\": [1,2,3]}\n" : "{\"input_ids\": [61]}\n");
     g_autoptr(GBytes) bytes = g_string_free_to_bytes(text);
-    g_autoptr(RpDataset) dataset = rp_dataset_new_jsonl("samples", bytes, VOCABULARY, &error);
-    rp_assert_no_error(error);
-    RpTrainer *trainer = rp_tiny_trainer(*state, &run, &error);
-    rp_assert_no_error(error);
+    g_autoptr(RpDataset) dataset = rp_must(rp_dataset_new_jsonl, "samples", bytes, VOCABULARY);
+    RpTrainer *trainer = rp_must(rp_tiny_trainer, *state, &run);
     rp_tiny_train(trainer, &run, 0, 2, NULL);
     assert_false(rp_trainer_evaluate(trainer, dataset, 0, NULL, NULL, &evaluation, &error));
     assert_true(g_error_matches(error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE));
@@ -264,9 +258,8 @@ RP_TEST(may_be_stopped)
     Patience patience = {.enough = 12};
     GError *error = NULL;
     RpEvaluation evaluation;
-    RpTrainer *trainer = rp_tiny_trainer(*state, &run, &error);
+    RpTrainer *trainer = rp_must(rp_tiny_trainer, *state, &run);
 
-    rp_assert_no_error(error);
     rp_tiny_train(trainer, &run, 0, 2, NULL);
     const double loss = evaluate(trainer, dataset);
 

@@ -58,26 +58,23 @@ plan_of(const Fixture *f)
 void
 start_engine(Fixture *f, const RpEngineOptions *options)
 {
-    f->engine = rp_engine_new(plan_of(f), f->replay != NULL ? f->replay : manual_backend(f->manual),
-                              options, &f->error);
-    rp_assert_no_error(f->error);
+    f->engine = rp_must(rp_engine_new, plan_of(f),
+                        f->replay != NULL ? f->replay : manual_backend(f->manual), options);
 }
 
 void
 append_batch(Fixture *f)
 {
-    gboolean done = rp_engine_append(f->engine, &f->error);
+    gboolean done = rp_must(rp_engine_append, f->engine);
 
-    rp_assert_no_error(f->error);
     assert_true(done);
 }
 
 void
 finish(Fixture *f)
 {
-    gboolean done = rp_engine_finish(f->engine, &f->error);
+    gboolean done = rp_must(rp_engine_finish, f->engine);
 
-    rp_assert_no_error(f->error);
     assert_true(done);
     rp_trace_free(f->trace);
     f->trace = rp_engine_steal_trace(f->engine);
@@ -198,9 +195,8 @@ make_planner(Fixture *f, const RpPlanOptions *options, guint blocks)
 void
 plan_iteration(Fixture *f)
 {
-    gboolean done = rp_planner_append_iteration(f->planner, &f->error);
+    gboolean done = rp_must(rp_planner_append_iteration, f->planner);
 
-    rp_assert_no_error(f->error);
     assert_true(done);
 }
 

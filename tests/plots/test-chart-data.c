@@ -63,11 +63,9 @@ run(const char *schedule, guint gpus, guint micro_batches, RpFidelity fidelity)
         made.partition = rp_partition_min_max(made.profile, stages, &error);
     }
     rp_assert_no_error(error);
-    made.plan = rp_plan_make(made.profile, made.partition, &options, 1, &error);
-    rp_assert_no_error(error);
+    made.plan = rp_must(rp_plan_make, made.profile, made.partition, &options, 1);
     RpMachine machine = rp_machine_from_profile(made.profile);
-    made.trace = rp_simulate(made.plan, &machine, &error);
-    rp_assert_no_error(error);
+    made.trace = rp_must(rp_simulate, made.plan, &machine);
     return made;
 }
 
@@ -295,11 +293,9 @@ RP_TEST(narrow_lines_have_fewer_labels_and_letters_for_levels)
 
 RP_TEST(a_table_of_a_benchmark_becomes_a_chart)
 {
-    GError *error = NULL;
-    RpFigure *figure = rp_line_chart_from_csv(
-        "cost", "cost", "seconds", "tasks,compute,full\n1000,0.0001,\n10000,0.001,0.01\n", &error);
+    RpFigure *figure = rp_must(rp_line_chart_from_csv, "cost", "cost", "seconds",
+                               "tasks,compute,full\n1000,0.0001,\n10000,0.001,0.01\n");
 
-    rp_assert_no_error(error);
     assert_non_null(strstr(rp_figure_data(figure)->str, "1000 0.0001\n10000 0.001\n"));
     assert_non_null(strstr(rp_figure_data(figure)->str, "seconds\n10000 0.01\n"));
     assert_non_null(strstr(rp_figure_script(figure)->str, "'1M' 1000000,"));
@@ -332,13 +328,11 @@ RP_TEST(a_table_that_cannot_be_read_names_the_line)
 
 RP_TEST(balance_shows_the_time_of_each_slot)
 {
-    GError *error = NULL;
     g_autoptr(RpProfile) profile = profile_of_blocks(4);
     const guint forward[] = {3};
     const guint backward[] = {1, 2, 1};
     RpPartition *partition =
-        rp_partition_from_dispatched_blocks(profile, forward, 1, backward, 3, &error);
-    rp_assert_no_error(error);
+        rp_must(rp_partition_from_dispatched_blocks, profile, forward, 1, backward, 3);
     RpBalancePanel panel = {partition, "by hand"};
     RpFigure *figure = rp_balance_figure("b", "b", profile, &panel, 1, NULL);
     GPtrArray *rows = data_lines(figure, 0);
@@ -457,10 +451,8 @@ static GPtrArray *
 panel_of(RpRunPoint *points, guint n, guint panel)
 {
     const RpRunCurve curve = {"one", points, n};
-    GError *error = NULL;
-    RpFigure *figure = rp_runs_figure("runs", "it's", &curve, 1, FALSE, NULL, &error);
+    RpFigure *figure = rp_must(rp_runs_figure, "runs", "it's", &curve, 1, FALSE, NULL);
 
-    rp_assert_no_error(error);
     GPtrArray *lines = data_lines(figure, panel);
 
     rp_figure_free(figure);
@@ -523,7 +515,6 @@ RP_TEST(no_number_makes_no_curve)
     assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
     g_clear_error(&error);
     gap.loss = 3;
-    RpFigure *figure = rp_runs_figure("runs", "one", &gaps, 1, FALSE, NULL, &error);
-    rp_assert_no_error(error);
+    RpFigure *figure = rp_must(rp_runs_figure, "runs", "one", &gaps, 1, FALSE, NULL);
     rp_figure_free(figure);
 }

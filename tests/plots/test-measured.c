@@ -23,16 +23,14 @@ nth(const GPtrArray *rows, guint i)
 
 RP_TEST(the_last_row_of_a_configuration_counts)
 {
-    g_autoptr(GError) error = NULL;
-    GPtrArray *rows =
-        rp_measured_parse(HEADER ROW("qwen3-8b", "1", "async", "4", "", "100", "A")
-                              ROW("qwen3-8b", "1", "async", "8", "", "300", "A")
-                                  ROW("qwen3-8b", "1", "async", "4", "", "200", "A")
-                                      ROW("qwen3-8b", "1", "async", "4", "24GiB", "50", "A")
-                                          ROW("qwen3-8b", "1", "async", "4", "", "70", "B"),
-                          "t.csv", &error);
+    GPtrArray *rows = rp_must(rp_measured_parse,
+                              HEADER ROW("qwen3-8b", "1", "async", "4", "", "100", "A")
+                                  ROW("qwen3-8b", "1", "async", "8", "", "300", "A")
+                                      ROW("qwen3-8b", "1", "async", "4", "", "200", "A")
+                                          ROW("qwen3-8b", "1", "async", "4", "24GiB", "50", "A")
+                                              ROW("qwen3-8b", "1", "async", "4", "", "70", "B"),
+                              "t.csv");
 
-    rp_assert_no_error(error);
     assert_int_equal(rows->len, 4);
     assert_true(nth(rows, 0)->tokens_per_s == 200);
     assert_true(nth(rows, 1)->tokens_per_s == 300);
@@ -45,13 +43,11 @@ RP_TEST(the_last_row_of_a_configuration_counts)
 
 RP_TEST(titles_name_what_differs_from_the_usual)
 {
-    g_autoptr(GError) error = NULL;
-    GPtrArray *rows =
-        rp_measured_parse(HEADER ROW("qwen3-8b", "1", "async", "4", "24GiB", "100", "A")
-                              ROW("mine", "1", "sync", "4", "", "100", "A"),
-                          "t.csv", &error);
+    GPtrArray *rows = rp_must(rp_measured_parse,
+                              HEADER ROW("qwen3-8b", "1", "async", "4", "24GiB", "100", "A")
+                                  ROW("mine", "1", "sync", "4", "", "100", "A"),
+                              "t.csv");
 
-    rp_assert_no_error(error);
     g_autofree char *first = rp_measured_title(nth(rows, 0), FALSE);
     g_autofree char *second = rp_measured_title(nth(rows, 1), TRUE);
     assert_string_equal(first, "Qwen3-8B, async, 24GiB");

@@ -15,10 +15,8 @@ blocks_of(RpPaperRecipe recipe)
     g_autoptr(RpPaper) paper = rp_paper_new(RP_SOURCE_ROOT "/profiles", NULL);
     g_autoptr(GPtrArray) figures = g_ptr_array_new_with_free_func((GDestroyNotify)rp_figure_free);
     GPtrArray *blocks = g_ptr_array_new_with_free_func(g_free);
-    g_autoptr(GError) error = NULL;
-    gboolean made = recipe(paper, figures, &error);
+    gboolean made = rp_must(recipe, paper, figures);
 
-    rp_assert_no_error(error);
     assert_true(made);
     g_auto(GStrv) texts =
         g_strsplit(rp_figure_data(g_ptr_array_index(figures, 0))->str, "\n\n\n", -1);

@@ -103,8 +103,7 @@ host(Fixture *f, RpTaskKind kind, guint64 bytes, const RpDependency *after, gsiz
 void
 simulate(Fixture *f)
 {
-    f->trace = rp_simulate(f->plan, &f->machine, &f->error);
-    rp_assert_no_error(f->error);
+    f->trace = rp_must(rp_simulate, f->plan, &f->machine);
     assert_non_null(f->trace);
     assert_int_equal(rp_trace_n_records(f->trace),
                      rp_plan_end_id(f->plan) - rp_plan_first_id(f->plan));

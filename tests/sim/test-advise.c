@@ -44,11 +44,7 @@ RP_TEST(a_plan_leaves_room_for_all_that_is_beside_its_arena)
 static RpAdvice *
 advise(const RpAdviseQuery *query, const RpScheduleOps *const *schedules)
 {
-    GError *error = NULL;
-    RpAdvice *advice = rp_advise(query, schedules, &error);
-
-    rp_assert_no_error(error);
-    return advice;
+    return rp_must(rp_advise, query, schedules);
 }
 
 static int
@@ -81,15 +77,12 @@ static void
 assert_keeps_its_word(const RpAdvice *advice, const RpAdviseRun *run)
 {
     const RpMachine machine = rp_machine_from_profile(advice->profile);
-    GError *error = NULL;
     g_autoptr(RpPlan) plan =
-        rp_plan_make(advice->profile, run->partition, &run->options, 3, &error);
+        rp_must(rp_plan_make, advice->profile, run->partition, &run->options, 3);
 
-    rp_assert_no_error(error);
     assert_true(rp_verify_plan(plan, NULL));
     assert_int_equal(rp_plan_arena_bytes(plan, run->options.gpus), run->host.total);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
-    rp_assert_no_error(error);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
     assert_int_equal(rp_report_steady(trace, 1, 2).iteration_ns, run->step_ns);
 }
 
@@ -127,7 +120,6 @@ RP_TEST(what_it_recommends_is_a_plan_that_fits)
 {
     RpAdviseQuery query = query_of("qwen3-1.7b", "rtx4090", 4, 32);
     RpShortage shortage;
-    GError *error = NULL;
 
     query.host_bytes = 100 * RP_GIB;
     g_autoptr(RpAdvice) advice = advise(&query, rp_schedules());
@@ -142,8 +134,7 @@ RP_TEST(what_it_recommends_is_a_plan_that_fits)
     assert_adds_up(&best->gpu);
     assert_adds_up(&best->host);
     g_autoptr(RpPlan) plan =
-        rp_plan_make(advice->profile, best->partition, &best->options, 2, &error);
-    rp_assert_no_error(error);
+        rp_must(rp_plan_make, advice->profile, best->partition, &best->options, 2);
     assert_false(rp_plan_find_shortage(plan, query.gpu_bytes, query.host_bytes, FALSE, &shortage));
     assert_int_equal(rp_plan_arena_bytes(plan, 4), best->host.total);
     assert_true(rp_verify_plan(plan, NULL));
@@ -697,8 +688,7 @@ RP_TEST(the_memory_of_a_long_iteration_is_that_of_the_whole)
         g_autoptr(RpAdviseRun) run = rp_advise_run_new(&query, schedule, 1, 2048, 0);
         GError *error = NULL;
 
-        run->partition = rp_partition_min_max(profile, 8, &error);
-        rp_assert_no_error(error);
+        run->partition = rp_must(rp_partition_min_max, profile, 8);
         assert_true(rp_advise_measure(&query, profile, run));
         g_autoptr(RpPlan) plan = rp_plan_make(profile, run->partition, &run->options, 1, &error);
         guint64 fullest = 0;

@@ -34,9 +34,8 @@ predict(char *const *columns)
 
     rp_assert_no_error(error);
     query.gpu_bytes = rp_gpu_plan_bytes(query.gpu->memory_bytes);
-    g_autoptr(RpAdvice) advice = rp_advise(&query, schedules, &error);
+    g_autoptr(RpAdvice) advice = rp_must(rp_advise, &query, schedules);
 
-    rp_assert_no_error(error);
     assert_non_null(advice->best);
     return advice->best->tokens_per_s;
 }

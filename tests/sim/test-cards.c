@@ -16,12 +16,8 @@
 static RpProfile *
 load(void)
 {
-    g_autoptr(GError) error = NULL;
     g_autofree char *path = rp_test_source_path("profiles/rtx4090/qwen3-1.7b.json");
-    RpProfile *profile = rp_profile_load(path, &error);
-
-    rp_assert_no_error(error);
-    return profile;
+    return rp_must(rp_profile_load, path);
 }
 
 static RpProfile *
@@ -103,7 +99,6 @@ RP_TEST(bound_stages_suit_the_card_that_they_are_on)
         const RpProfile *cards[] = {orders[i][0] == 0 ? fast : slow,
                                     orders[i][0] == 0 ? slow : fast};
         g_autoptr(RpProfile) box = rp_profile_box(cards, (const guint[]){0, 1}, 2);
-        g_autoptr(GError) error = NULL;
         const RpBoundSearch search = {
             .profile = box,
             .options = {.schedule = rp_schedule_find("1f1b", NULL),
@@ -111,14 +106,12 @@ RP_TEST(bound_stages_suit_the_card_that_they_are_on)
                         .micro_batches = 16,
                         .round = 16},
         };
-        g_autoptr(RpPartition) partition = rp_search_bound(&search, &error);
+        g_autoptr(RpPartition) partition = rp_must(rp_search_bound, &search);
 
-        rp_assert_no_error(error);
         assert_int_equal(partition->forward[0].count, i == 0 ? 4 : 2);
         assert_int_equal(partition->forward[1].count, i == 0 ? 2 : 4);
-        g_autoptr(RpPlan) plan = rp_plan_make(box, partition, &search.options, 1, &error);
+        g_autoptr(RpPlan) plan = rp_must(rp_plan_make, box, partition, &search.options, 1);
 
-        rp_assert_no_error(error);
         for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++) {
             const RpTask *task = rp_plan_task(plan, id);
 
@@ -130,7 +123,6 @@ RP_TEST(bound_stages_suit_the_card_that_they_are_on)
 static RpPlan *
 full_plan(const RpProfile *box, guint gpus)
 {
-    g_autoptr(GError) error = NULL;
     const RpPlanOptions options = {
         .schedule = rp_schedule_find("roundpipe", NULL),
         .fidelity = RP_FIDELITY_FULL,
@@ -140,10 +132,7 @@ full_plan(const RpProfile *box, guint gpus)
         .async = TRUE,
     };
     g_autoptr(RpPartition) partition = rp_partition_even(box, 4);
-    RpPlan *plan = rp_plan_make(box, partition, &options, 4, &error);
-
-    rp_assert_no_error(error);
-    return plan;
+    return rp_must(rp_plan_make, box, partition, &options, 4);
 }
 
 static gboolean
@@ -160,7 +149,6 @@ RP_TEST(copies_take_their_devices_links)
     g_autoptr(RpProfile) alike = load();
     const RpSlow slow[] = {{1, 1}, {1, 3}, {1.5, 1}};
     RpMachine machine;
-    g_autoptr(GError) error = NULL;
     guint copies = 0;
 
     alike->links.host_bytes_per_s = alike->links.root_bytes_per_s = 0;
@@ -170,9 +158,8 @@ RP_TEST(copies_take_their_devices_links)
     g_autoptr(RpPlan) plan = full_plan(box, 3);
 
     machine = rp_machine_from_profile(box);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
 
-    rp_assert_no_error(error);
     for (gsize i = 0; i < rp_trace_n_records(trace); i++) {
         const RpTraceRecord *record = &rp_trace_records(trace)[i];
         const guint kind = rp_plan_lane_kind(plan, record->lane);
@@ -210,9 +197,8 @@ RP_TEST(root_complexes_are_shared_among_cards)
     assert_null(machine.cards);
     counted.cards = box;
     g_autoptr(RpTrace) one = rp_simulate(plan, &machine, &error);
-    g_autoptr(RpTrace) other = rp_simulate(plan, &counted, &error);
+    g_autoptr(RpTrace) other = rp_must(rp_simulate, plan, &counted);
 
-    rp_assert_no_error(error);
     assert_int_equal(rp_trace_n_records(one), rp_trace_n_records(other));
     /* sums of rates are rounded in another order */
     assert_float_equal((double)rp_trace_end_ns(one), (double)rp_trace_end_ns(other),

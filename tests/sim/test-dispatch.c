@@ -24,11 +24,7 @@ static RpPlan *
 make_plan(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
           guint iterations)
 {
-    g_autoptr(GError) error = NULL;
-    RpPlan *plan = rp_plan_make(profile, partition, options, iterations, &error);
-
-    rp_assert_no_error(error);
-    return plan;
+    return rp_must(rp_plan_make, profile, partition, options, iterations);
 }
 
 /* Layer times of devices that are this many times slower than @profile. */
@@ -48,13 +44,11 @@ run(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions 
 {
     const RpMachine machine = rp_machine_from_profile(profile);
     g_autoptr(RpPlan) plan = make_plan(profile, partition, options, iterations);
-    g_autoptr(GError) error = NULL;
     RpViolation violation;
 
     assert_true(rp_verify_plan(plan, &violation));
-    RpTrace *trace = rp_simulate(plan, &machine, &error);
+    RpTrace *trace = rp_must(rp_simulate, plan, &machine);
 
-    rp_assert_no_error(error);
     assert_true(rp_verify_trace(plan, trace, &violation));
     return trace;
 }
@@ -251,18 +245,15 @@ RP_TEST(slow_cards_cost_a_large_model_less)
         double factor, turns, free;
     } cases[] = {{1, 1.1, 1.100, 1.038}, {4, 1.5, 1.500, 1.224}};
     guint forward[21], backward[65];
-    g_autoptr(GError) error = NULL;
     g_autofree char *path = rp_test_source_path("profiles/rtx4090/qwen3-32b.json");
-    g_autoptr(RpProfile) profile = rp_profile_load(path, &error);
+    g_autoptr(RpProfile) profile = rp_must(rp_profile_load, path);
 
-    rp_assert_no_error(error);
     for (guint i = 0; i < 21; i++)
         forward[i] = i < 20 ? 3 : 4;
     for (guint i = 0; i < 65; i++)
         backward[i] = i > 0 ? 1 : 0;
     g_autoptr(RpPartition) partition =
-        rp_partition_from_dispatched_blocks(profile, forward, 21, backward, 65, &error);
-    rp_assert_no_error(error);
+        rp_must(rp_partition_from_dispatched_blocks, profile, forward, 21, backward, 65);
     const double alike_ms = steady_ms(profile, partition, 1, 0, RP_DISPATCH_FREE);
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {

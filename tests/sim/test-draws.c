@@ -73,18 +73,15 @@ make_plan(Fixture *f, const char *schedule, const guint *blocks, guint gpus)
     };
 
     rp_assert_no_error(f->error);
-    f->partition = rp_partition_from_blocks(f->profile, blocks, gpus, &f->error);
-    rp_assert_no_error(f->error);
-    f->plan = rp_plan_make(f->profile, f->partition, &options, 1, &f->error);
-    rp_assert_no_error(f->error);
+    f->partition = rp_must(rp_partition_from_blocks, f->profile, blocks, gpus);
+    f->plan = rp_must(rp_plan_make, f->profile, f->partition, &options, 1);
     f->draws = rp_draws_new(f->plan, f->profile);
 }
 
 static gint64
 makespan_ns(Fixture *f)
 {
-    RpTrace *trace = rp_simulate(f->plan, NULL, &f->error);
-    rp_assert_no_error(f->error);
+    RpTrace *trace = rp_must(rp_simulate, f->plan, NULL);
     const gint64 ns = rp_trace_makespan_ns(trace);
 
     rp_trace_free(trace);

@@ -31,8 +31,7 @@ RP_TEST_OF(a_machine_without_limits_copies_in_no_time, Fixture *f)
     assert_times(f, b, 7, 14);
     assert_times(f, step, 0, 0);
 
-    RpTrace *without = rp_simulate(f->plan, NULL, &f->error);
-    rp_assert_no_error(f->error);
+    RpTrace *without = rp_must(rp_simulate, f->plan, NULL);
     assert_int_equal(rp_trace_end_ns(without), 0);
     rp_trace_free(without);
 }
@@ -109,8 +108,7 @@ RP_TEST_OF(one_processor_takes_as_long_as_the_work_whatever_the_schedule, Fixtur
         rp_partition_free(partition);
         rp_profile_free(profile);
         rp_assert_no_error(f->error);
-        f->trace = rp_simulate(f->plan, &one, &f->error);
-        rp_assert_no_error(f->error);
+        f->trace = rp_must(rp_simulate, f->plan, &one);
         for (RpTaskId id = 0; id < rp_plan_end_id(f->plan); id++)
             work += rp_plan_task(f->plan, id)->duration_ns;
         assert_true(rp_trace_end_ns(f->trace) >= work);
@@ -227,8 +225,7 @@ RP_TEST_OF(enough_processors_change_nothing, Fixture *f)
         simulate(f);
         /* every action and every copy at once, and the host lanes */
         f->machine.processors = 3 * rp_plan_gpus(f->plan) + RP_HOST_LANES;
-        RpTrace *shared = rp_simulate_event_loop(f->plan, &f->machine, &f->error);
-        rp_assert_no_error(f->error);
+        RpTrace *shared = rp_must(rp_simulate_event_loop, f->plan, &f->machine);
         assert_same_records(f->trace, shared);
         rp_trace_free(shared);
     }
@@ -295,9 +292,8 @@ RP_TEST_OF(the_same_plan_gives_the_same_bytes, Fixture *f)
         make_random(f, 7, 20000, shared);
         f->machine.links.host_bytes_per_s = BYTE_PER_NS / 3;
         simulate(f);
-        g_autoptr(RpTrace) again = rp_simulate(f->plan, &f->machine, &f->error);
+        g_autoptr(RpTrace) again = rp_must(rp_simulate, f->plan, &f->machine);
 
-        rp_assert_no_error(f->error);
         assert_same_records(f->trace, again);
     }
 }

@@ -58,11 +58,9 @@ simulate_profile(Fixture *f, const char *file, const char *name, RpFidelity fide
 
     rp_assert_no_error(f->error);
     g_autoptr(RpPartition) partition =
-        rp_partition_choose(profile, &options, RP_OBJECTIVE_PAPER, 0, 0, &options.round, &f->error);
-    rp_assert_no_error(f->error);
+        rp_must(rp_partition_choose, profile, &options, RP_OBJECTIVE_PAPER, 0, 0, &options.round);
     f->machine = rp_machine_from_profile(profile);
-    f->plan = rp_plan_make(profile, partition, &options, 2, &f->error);
-    rp_assert_no_error(f->error);
+    f->plan = rp_must(rp_plan_make, profile, partition, &options, 2);
     simulate(f);
 }
 
@@ -158,8 +156,7 @@ RP_TEST_OF(memory_comes_back_from_the_file, Fixture *f)
     assert_true(rp_export_chrome(f->trace, f->plan, RP_CHROME_MEMORY, stream, &f->error));
     assert_true(g_output_stream_close(stream, NULL, NULL));
     g_object_unref(stream);
-    RpTrace *read = rp_trace_load_chrome_memory(path, &memory, &f->error);
-    rp_assert_no_error(f->error);
+    RpTrace *read = rp_must(rp_trace_load_chrome_memory, path, &memory);
     assert_same_records(read, f->trace);
     assert_int_equal(memory->len, 5);
     for (guint arena = 0; arena < memory->len; arena++) {

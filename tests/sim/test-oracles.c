@@ -233,7 +233,6 @@ new_uniform_dispatched(guint blocks)
 static RpPartition *
 three_blocks_forward_one_backward(const RpProfile *profile, guint blocks)
 {
-    GError *error = NULL;
     guint n_forward = blocks / 3;
     g_autofree guint *forward = g_new(guint, n_forward);
     g_autofree guint *backward = g_new(guint, blocks + 1);
@@ -244,9 +243,8 @@ three_blocks_forward_one_backward(const RpProfile *profile, guint blocks)
     backward[0] = 0;
     for (guint s = 1; s <= blocks; s++)
         backward[s] = 1;
-    partition = rp_partition_from_dispatched_blocks(profile, forward, n_forward, backward,
-                                                    blocks + 1, &error);
-    rp_assert_no_error(error);
+    partition = rp_must(rp_partition_from_dispatched_blocks, profile, forward, n_forward, backward,
+                        blocks + 1);
     return partition;
 }
 
@@ -309,12 +307,10 @@ static void
 verify(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options,
        guint iterations)
 {
-    GError *error = NULL;
     RpViolation violation = {0};
     RpMachine machine = rp_machine_from_profile(profile);
-    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, options, iterations, &error);
+    g_autoptr(RpPlan) plan = rp_must(rp_plan_make, profile, partition, options, iterations);
 
-    rp_assert_no_error(error);
     if (!rp_verify_plan(plan, &violation))
         fail_msg("%s, N=%u, M=%u, %s, %s, %s, %s, %s: %s", options->schedule->name, options->gpus,
                  options->micro_batches, options->fidelity == RP_FIDELITY_FULL ? "full" : "compute",
@@ -322,8 +318,7 @@ verify(const RpProfile *profile, const RpPartition *partition, const RpPlanOptio
                  options->consistency == RP_CONSISTENCY_BLOCKING ? "blocking" : "events",
                  options->optimizer == RP_OPTIMIZER_LEAN ? "lean" : "fused",
                  options->recompute == RP_RECOMPUTE_EARLY ? "early" : "gated", violation.message);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
-    rp_assert_no_error(error);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
     if (!rp_verify_trace(plan, trace, &violation))
         fail_msg("%s, N=%u, M=%u, trace: %s", options->schedule->name, options->gpus,
                  options->micro_batches, violation.message);

@@ -19,17 +19,14 @@ simulated_ns(const RpProfile *profile, const RpCut *cut, const RpPlanOptions *op
 {
     const RpMachine machine = rp_machine_from_profile(profile);
     g_autoptr(RpPartition) partition = rp_cut_partition(cut);
-    GError *error = NULL;
-    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, options, iterations, &error);
+    g_autoptr(RpPlan) plan = rp_must(rp_plan_make, profile, partition, options, iterations);
 
-    rp_assert_no_error(error);
     RpViolation violation = {0};
 
     if (prove && !rp_verify_plan(plan, &violation))
         fail_msg("%s: %s", options->schedule->name, violation.message);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
 
-    rp_assert_no_error(error);
     return options->async ? rp_report_steady(trace, span->first, span->end).iteration_ns
                           : rp_trace_makespan_ns(trace);
 }

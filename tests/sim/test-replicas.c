@@ -17,16 +17,13 @@ time_ns(const RpProfile *profile, const RpPartition *partition, const RpPlanOpti
 {
     const RpMachine machine = rp_machine_from_profile(profile);
     RpViolation violation = {0};
-    GError *error = NULL;
     g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, partition, options, options->async ? ASYNC_END + 1 : 2, &error);
+        rp_must(rp_plan_make, profile, partition, options, options->async ? ASYNC_END + 1 : 2);
 
-    rp_assert_no_error(error);
     if (!rp_verify_plan(plan, &violation))
         fail_msg("%u replicas: %s", options->replicas, violation.message);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
 
-    rp_assert_no_error(error);
     return options->async ? rp_report_steady(trace, ASYNC_FIRST, ASYNC_END).iteration_ns
                           : rp_trace_makespan_ns(trace);
 }

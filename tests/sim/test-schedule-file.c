@@ -81,8 +81,7 @@ static void
 read_schedule(Fixture *f)
 {
     g_clear_pointer(&f->given, rp_schedule_free_given);
-    f->given = rp_schedule_file_parse("order.txt", f->text, strlen(f->text), &f->error);
-    rp_assert_no_error(f->error);
+    f->given = rp_must(rp_schedule_file_parse, "order.txt", f->text, strlen(f->text));
 }
 
 static void
@@ -114,12 +113,9 @@ round_trip(Fixture *f, const RpPlanOptions *options, const RpShape *shape)
     write_schedule(f, options->schedule, shape);
     read_schedule(f);
     own.schedule = f->given;
-    f->plans[1] = rp_plan_make(f->profile, f->partition, &own, 2, &f->error);
-    rp_assert_no_error(f->error);
-    for (guint i = 0; i < 2; i++) {
-        f->traces[i] = rp_simulate(f->plans[i], &machine, &f->error);
-        rp_assert_no_error(f->error);
-    }
+    f->plans[1] = rp_must(rp_plan_make, f->profile, f->partition, &own, 2);
+    for (guint i = 0; i < 2; i++)
+        f->traces[i] = rp_must(rp_simulate, f->plans[i], &machine);
     assert_same_times(f);
     RpViolation violation = {0};
 
@@ -313,12 +309,10 @@ units(Fixture *f)
     f->partition = rp_partition_new_bound(stages, S);
     const RpMachine machine = rp_machine_from_profile(f->profile);
 
-    f->plans[0] = rp_plan_make(f->profile, f->partition, &options, 1, &f->error);
-    rp_assert_no_error(f->error);
+    f->plans[0] = rp_must(rp_plan_make, f->profile, f->partition, &options, 1);
     if (!rp_verify_plan(f->plans[0], &violation))
         fail_msg("%s", violation.message);
-    f->traces[0] = rp_simulate(f->plans[0], &machine, &f->error);
-    rp_assert_no_error(f->error);
+    f->traces[0] = rp_must(rp_simulate, f->plans[0], &machine);
     return rp_trace_makespan_ns(f->traces[0]);
 }
 
@@ -465,12 +459,10 @@ RP_TEST(stages_without_layers_take_no_time)
     const RpMachine machine = rp_machine_from_profile(f->profile);
 
     assert_non_null(parse(f, "F0.0 B0.0\nF1.0 B1.0\nF2.0 B2.0\n"));
-    f->partition = rp_partition_from_blocks(f->profile, with, 3, &f->error);
-    rp_assert_no_error(f->error);
+    f->partition = rp_must(rp_partition_from_blocks, f->profile, with, 3);
     RpPlanOptions options = {.schedule = f->given, .gpus = 3, .micro_batches = 1};
 
-    f->plans[0] = rp_plan_make(f->profile, f->partition, &options, 1, &f->error);
-    rp_assert_no_error(f->error);
+    f->plans[0] = rp_must(rp_plan_make, f->profile, f->partition, &options, 1);
     assert_true(rp_verify_plan(f->plans[0], NULL));
     f->traces[0] = rp_simulate(f->plans[0], &machine, &f->error);
     rp_partition_free(f->partition);
@@ -498,12 +490,10 @@ RP_TEST_OF(finds_a_partition_for_the_slots_of_a_file, Fixture *f)
     const RpPlanOptions options = {.schedule = f->given, .gpus = 2, .micro_batches = 2, .round = 2};
 
     f->partition =
-        rp_partition_choose(f->profile, &options, RP_OBJECTIVE_SIMULATED, 0, 0, &round, &f->error);
-    rp_assert_no_error(f->error);
+        rp_must(rp_partition_choose, f->profile, &options, RP_OBJECTIVE_SIMULATED, 0, 0, &round);
     assert_int_equal(f->partition->n_forward, 2);
     assert_int_equal(f->partition->n_backward, 3);
-    f->plans[0] = rp_plan_make(f->profile, f->partition, &options, 1, &f->error);
-    rp_assert_no_error(f->error);
+    f->plans[0] = rp_must(rp_plan_make, f->profile, f->partition, &options, 1);
 }
 
 RP_TEST_FIXTURE(set_up, tear_down)

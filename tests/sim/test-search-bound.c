@@ -46,16 +46,13 @@ simulated_ns(const RpProfile *profile, const RpPlanOptions *options, const guint
     g_autofree RpInterval *stages = g_new(RpInterval, n_stages);
     const RpMachine machine = rp_machine_from_profile(profile);
     const RpSteadyWindow window = rp_steady_window(options->gpus, n_stages);
-    GError *error = NULL;
 
     for (guint s = 0, first = 0; s < n_stages; first = ends[s], s++)
         stages[s] = (RpInterval){first, ends[s] - first};
     g_autoptr(RpPartition) partition = rp_partition_new_bound(stages, n_stages);
     g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, partition, options, options->async ? window.iterations : 1, &error);
-    rp_assert_no_error(error);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
-    rp_assert_no_error(error);
+        rp_must(rp_plan_make, profile, partition, options, options->async ? window.iterations : 1);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
     return options->async ? rp_report_steady(trace, window.first, window.end).iteration_ns
                           : rp_trace_makespan_ns(trace);
 }
@@ -89,11 +86,9 @@ RP_TEST(takes_what_the_simulator_takes)
         const guint n_stages = per_gpu * options.gpus;
         const guint lead = profile->layers[0].kind == RP_LAYER_EMBEDDING;
         g_autofree guint *ends = g_new(guint, n_stages);
-        GError *error = NULL;
         g_autoptr(RpBoundRecurrence) recurrence =
-            rp_bound_recurrence_new(profile, &options, n_stages, &error);
+            rp_must(rp_bound_recurrence_new, profile, &options, n_stages);
 
-        rp_assert_no_error(error);
         for (guint k = 0; k < 3; k++) {
             random_ends(rand, profile->n_layers, 1 + lead, n_stages, ends);
             const gint64 expected = simulated_ns(profile, &options, ends, n_stages);
@@ -108,10 +103,8 @@ RP_TEST(takes_what_the_simulator_takes)
 static gint64
 found_ns(const RpBoundSearch *search)
 {
-    GError *error = NULL;
-    g_autoptr(RpPartition) found = rp_search_bound(search, &error);
+    g_autoptr(RpPartition) found = rp_must(rp_search_bound, search);
 
-    rp_assert_no_error(error);
     g_autofree guint *ends = g_new(guint, found->n_forward);
 
     for (guint s = 0; s < found->n_forward; s++)

@@ -15,11 +15,7 @@ static RpProfile *
 load(const char *name)
 {
     g_autofree char *path = rp_test_source_path(name);
-    GError *error = NULL;
-    RpProfile *profile = rp_profile_load(path, &error);
-
-    rp_assert_no_error(error);
-    return profile;
+    return rp_must(rp_profile_load, path);
 }
 
 static gint64
@@ -28,26 +24,21 @@ simulated_ns(const RpProfile *profile, const RpPlanOptions *options, const RpPar
 {
     RpPlanOptions all = *options;
     const RpMachine machine = rp_machine_from_profile(profile);
-    GError *error = NULL;
 
     all.round = round;
-    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &all, 1, &error);
-    rp_assert_no_error(error);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
-    rp_assert_no_error(error);
+    g_autoptr(RpPlan) plan = rp_must(rp_plan_make, profile, partition, &all, 1);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
     return rp_trace_makespan_ns(trace);
 }
 
 static gint64
 chosen_ns(const RpProfile *profile, const RpPlanOptions *options, guint n_stages)
 {
-    GError *error = NULL;
     guint round = 0;
     g_autoptr(RpPartition) partition =
-        rp_partition_choose(profile, options, RP_OBJECTIVE_SIMULATED, n_stages,
-                            profile->gpu_memory_bytes, &round, &error);
+        rp_must(rp_partition_choose, profile, options, RP_OBJECTIVE_SIMULATED, n_stages,
+                profile->gpu_memory_bytes, &round);
 
-    rp_assert_no_error(error);
     return simulated_ns(profile, options, partition, round);
 }
 
@@ -152,16 +143,12 @@ full_partitions_are_compared_by_the_iteration_that_is_reported(void **state)
                              .micro_batches = 16,
                              .fidelity = RP_FIDELITY_FULL,
                              .early_steps = RP_EARLY_AUTO};
-    GError *error = NULL;
     g_autoptr(RpPartition) partition =
-        rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0, profile->gpu_memory_bytes,
-                            &options.round, &error);
+        rp_must(rp_partition_choose, profile, &options, RP_OBJECTIVE_SIMULATED, 0,
+                profile->gpu_memory_bytes, &options.round);
 
-    rp_assert_no_error(error);
-    g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 3, &error);
-    rp_assert_no_error(error);
-    g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
-    rp_assert_no_error(error);
+    g_autoptr(RpPlan) plan = rp_must(rp_plan_make, profile, partition, &options, 3);
+    g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
     const gint64 second_ns = rp_report_steady(trace, 1, 2).iteration_ns;
 
     if (second_ns > 25500000000)
@@ -202,10 +189,9 @@ the_published_rule_finds_nothing_worse(void **state)
         g_autoptr(GArray) backward = rp_partition_parse_list(rows[i].backward, NULL);
 
         rp_assert_no_error(error);
-        g_autoptr(RpPartition) paper = rp_partition_from_dispatched_blocks(
-            profile, (const guint *)(void *)forward->data, forward->len,
-            (const guint *)(void *)backward->data, backward->len, &error);
-        rp_assert_no_error(error);
+        g_autoptr(RpPartition) paper = rp_must(
+            rp_partition_from_dispatched_blocks, profile, (const guint *)(void *)forward->data,
+            forward->len, (const guint *)(void *)backward->data, backward->len);
         const gint64 physical_ns = chosen_ns(profile, &options, 0);
 
         rp_plan_follow_paper(&options);

@@ -27,10 +27,8 @@ static RpAdvice *
 advise(const RpAdviseQuery *query)
 {
     const RpScheduleOps *const schedules[] = {rp_schedule_find("roundpipe", NULL), NULL};
-    GError *error = NULL;
-    RpAdvice *advice = rp_advise(query, schedules, &error);
+    RpAdvice *advice = rp_must(rp_advise, query, schedules);
 
-    rp_assert_no_error(error);
     assert_non_null(advice->best);
     return advice;
 }
@@ -62,7 +60,6 @@ RP_TEST(servers_keep_a_share_of_the_optimizers_state)
     const RpAdviseRun *one = best_alone(1), *share = best_alone(4);
     const guint64 *all = one->host.categories, *part = share->host.categories;
     const RpProfile *profile = alone[4]->profile;
-    GError *error = NULL;
 
     /* decisions and alignment beside it */
     assert_true(part[RP_BUFFER_OPTIMIZER] >= all[RP_BUFFER_OPTIMIZER] / 4);
@@ -70,9 +67,8 @@ RP_TEST(servers_keep_a_share_of_the_optimizers_state)
                 all[RP_BUFFER_OPTIMIZER] / 4 + profile->n_layers * 12 * RP_SHARD_BLOCK);
     /* a step reads sums in fp32, and the norm is taken on the host */
     assert_true(share->optimizer_ns <= one->optimizer_ns / 3);
-    g_autoptr(RpPlan) plan = rp_plan_make(profile, share->partition, &share->options, 2, &error);
+    g_autoptr(RpPlan) plan = rp_must(rp_plan_make, profile, share->partition, &share->options, 2);
 
-    rp_assert_no_error(error);
     assert_true(rp_verify_plan(plan, NULL));
     assert_int_equal(rp_plan_arena_bytes(plan, 2), share->host.total);
 }
@@ -120,14 +116,12 @@ RP_TEST(a_network_beyond_host_memory_is_held_back_by_it)
 
 RP_TEST(networks_are_found_by_name)
 {
-    GError *error = NULL;
     guint n;
     const RpServerNetwork *rows = rp_server_network_list(&n);
 
     for (guint i = 0; i < n; i++) {
-        g_autoptr(RpServerNetwork) found = rp_server_network_open(rows[i].name, &error);
+        g_autoptr(RpServerNetwork) found = rp_must(rp_server_network_open, rows[i].name);
 
-        rp_assert_no_error(error);
         assert_true(rp_server_network_bytes_per_s(found) <= rows[i].gbit_per_s * 1e9 / 8);
         assert_true(rp_server_network_bytes_per_s(found) > 0);
     }

@@ -15,8 +15,7 @@ static void
 simulate_with_both(Fixture *f)
 {
     simulate(f);
-    RpTrace *other = rp_simulate_event_loop(f->plan, NULL, &f->error);
-    rp_assert_no_error(f->error);
+    RpTrace *other = rp_must(rp_simulate_event_loop, f->plan, NULL);
     assert_same_records(f->trace, other);
     rp_trace_free(other);
 }

@@ -13,11 +13,7 @@
 static RpPlan *
 make_plan(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options)
 {
-    GError *error = NULL;
-    RpPlan *plan = rp_plan_make(profile, partition, options, 1, &error);
-
-    rp_assert_no_error(error);
-    return plan;
+    return rp_must(rp_plan_make, profile, partition, options, 1);
 }
 
 /* Random stages, given by their boundaries. */
@@ -68,7 +64,6 @@ RP_TEST(take_what_the_search_takes_them_for)
         };
         gint64 work_ns = 0, busy_ns = 0;
         RpViolation violation = {0};
-        GError *error = NULL;
 
         set_attention(profile, rand);
         for (guint s = 0; s < n_stages; s++) {
@@ -84,13 +79,11 @@ RP_TEST(take_what_the_search_takes_them_for)
         for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++)
             busy_ns += rp_plan_task(plan, id)->duration_ns;
         assert_int_equal(busy_ns, work_ns * options.micro_batches);
-        g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+        g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
 
-        rp_assert_no_error(error);
         g_autoptr(RpBoundRecurrence) recurrence =
-            rp_bound_recurrence_new(profile, &options, n_stages, &error);
+            rp_must(rp_bound_recurrence_new, profile, &options, n_stages);
 
-        rp_assert_no_error(error);
         assert_int_equal(rp_bound_recurrence_time_ns(recurrence, ends, G_MAXINT64),
                          rp_trace_makespan_ns(trace));
     }
@@ -149,7 +142,6 @@ RP_TEST(dispatched_slices_are_proved_and_take_the_time_of_all)
         };
         gint64 work_ns = 0, busy_ns = 0;
         RpViolation violation = {0};
-        GError *error = NULL;
 
         set_attention(profile, rand);
         for (guint s = 0; s < n_forward; s++)
@@ -157,17 +149,15 @@ RP_TEST(dispatched_slices_are_proved_and_take_the_time_of_all)
         for (guint s = 0; s < n_backward; s++)
             work_ns += rp_stage_time_ns(profile, partition->backward[s],
                                         s == 0 ? RP_PHASE_FUSED : RP_PHASE_BACKWARD, NULL);
-        g_autoptr(RpPlan) plan = rp_plan_make(profile, partition, &options, 3, &error);
+        g_autoptr(RpPlan) plan = rp_must(rp_plan_make, profile, partition, &options, 3);
 
-        rp_assert_no_error(error);
         if (!rp_verify_plan(plan, &violation))
             fail_msg("%u slices on %u GPUs: %s", slices, gpus, violation.message);
         for (RpTaskId id = rp_plan_first_id(plan); id < rp_plan_end_id(plan); id++)
             busy_ns += rp_plan_task(plan, id)->duration_ns;
         assert_int_equal(busy_ns, 3 * work_ns * options.micro_batches);
-        g_autoptr(RpTrace) trace = rp_simulate(plan, &machine, &error);
+        g_autoptr(RpTrace) trace = rp_must(rp_simulate, plan, &machine);
 
-        rp_assert_no_error(error);
         if (!rp_verify_trace(plan, trace, &violation))
             fail_msg("%u slices on %u GPUs, trace: %s", slices, gpus, violation.message);
     }

@@ -86,10 +86,8 @@ rig_of(const char *model, const char *server)
     g_autofree char *file =
         g_strdup_printf("%s.json", g_str_equal(model, lora) ? "qwen3-235b-a22b" : model);
     g_autofree char *path = g_build_filename(RP_SOURCE_ROOT, "profiles", "rtx4090", file, NULL);
-    GError *error = NULL;
 
-    rig.profile = rp_profile_load(path, &error);
-    rp_assert_no_error(error);
+    rig.profile = rp_must(rp_profile_load, path);
     if (g_str_equal(server, "8xA800")) {
         set_text(&rig.profile->device, "A800 80GB SXM");
         rig.profile->gpu_memory_bytes = 80 * RP_GIB;

@@ -175,9 +175,8 @@ check_task(const Timeline *timeline, guint task)
 static void
 simulate_both(Fixture *f)
 {
-    g_autoptr(RpTrace) other = rp_simulate_event_loop(f->plan, NULL, &f->error);
+    g_autoptr(RpTrace) other = rp_must(rp_simulate_event_loop, f->plan, NULL);
 
-    rp_assert_no_error(f->error);
     assert_same_records(f->trace, other);
 }
 

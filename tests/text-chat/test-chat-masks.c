@@ -70,9 +70,8 @@ check_sample(const RpTokenizer *tokenizer, const char *record, const GArray *ids
     g_autoptr(GError) error = NULL;
     g_auto(RpChatSample) sample = {0};
     g_auto(RpChatText) text = {0};
-    g_autoptr(RpChat) chat = rp_chat_open(folder, tokenizer, &options, &error);
+    g_autoptr(RpChat) chat = rp_must(rp_chat_open, folder, tokenizer, &options);
 
-    rp_assert_no_error(error);
     if (!rp_chat_sample(chat, "data", 1, record, strlen(record), &sample, &error))
         fail_msg("%s: %s", what, error->message);
     assert_true(rp_chat_render(chat, "data", 1, record, strlen(record), &text, NULL));

@@ -59,10 +59,8 @@ setup(Fixture *f)
     write_to(f->model, "tokenizer_config.json",
              "{\"eos_token\":\"<end>\",\"chat_template\":\"{% for m in messages %}{{ m.role[0] }} "
              "{{ m.content }}<end>{% endfor %}\"}");
-    f->tokenizer = rp_tokenizer_open(f->model, &f->error);
-    rp_assert_no_error(f->error);
-    f->chat = rp_chat_open(f->model, f->tokenizer, &(RpChatOptions){0}, &f->error);
-    rp_assert_no_error(f->error);
+    f->tokenizer = rp_must(rp_tokenizer_open, f->model);
+    f->chat = rp_must(rp_chat_open, f->model, f->tokenizer, &(RpChatOptions){0});
     f->encoder = rp_encoder_new(&(RpEncoderOptions){.chat = f->chat, .vocabulary = 28});
 }
 

@@ -418,8 +418,7 @@ RP_TEST_OF(takes_merges_in_any_order, Fixture *f)
             cases[i].vocabulary, cases[i].merges);
 
         g_clear_pointer(&f->tokenizer, rp_tokenizer_free);
-        f->tokenizer = rp_tokenizer_parse("case", json, strlen(json), &f->error);
-        rp_assert_no_error(f->error);
+        f->tokenizer = rp_must(rp_tokenizer_parse, "case", json, strlen(json));
         encode(f, cases[i].text, strlen(cases[i].text));
         assert_int_equal(f->ids->len, cases[i].n_ids);
     }
