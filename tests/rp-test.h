@@ -152,6 +152,15 @@ char *rp_test_refusal(GError **error);
         g_clear_error(error);                                                                      \
     } while (0)
 
+/* Fails the test unless @function of the arguments that follow gives nothing and sets an error whose message has @part. */
+#define rp_refuses(part, function, ...)                                                            \
+    do {                                                                                           \
+        GError *rp_error = NULL;                                                                   \
+                                                                                                   \
+        assert_false(function(__VA_ARGS__, &rp_error));                                            \
+        rp_assert_error(&rp_error, part);                                                          \
+    } while (0)
+
 /* Fails the test, printing the message, if @error is set. */
 #define rp_assert_no_error(error) rp_test_no_error((error), __FILE__, __LINE__)
 

@@ -230,9 +230,7 @@ RP_TEST_OF(every_cut_of_a_chrome_trace_is_refused, Fixture *fixture)
 
 RP_TEST_OF(a_missing_file_is_an_error, Fixture *fixture)
 {
-    fixture->read = rp_trace_load_chrome("/nowhere/t.json", &fixture->error);
-    assert_null(fixture->read);
-    rp_assert_error_message_contains(fixture->error, "/nowhere/t.json");
+    rp_refuses("/nowhere/t.json", rp_trace_load_chrome, "/nowhere/t.json");
 }
 
 RP_TEST_OF(csv_has_one_line_per_task_and_empty_cells_for_what_does_not_apply, Fixture *fixture)

@@ -371,9 +371,8 @@ RP_TEST_OF(refuses_costs_that_do_not_suit, Fixture *fixture)
 
     import_well(fixture, "0F0,0B0,1F0,1B0,2F0,2B0\n", 0);
     RpOrderCosts two = {costs, 2, 0, 0};
-    fixture->plan = rp_plan_from_orders(fixture->orders, &two, &fixture->error);
-    assert_null(fixture->plan);
-    rp_assert_error(&fixture->error, "has 3 stages, but costs are given for 2");
+    rp_refuses("has 3 stages, but costs are given for 2", rp_plan_from_orders, fixture->orders,
+               &two);
     make_plan(fixture, &costs[1], 0);
     rp_assert_error(&fixture->error, "the cost of stage 0");
     make_plan(fixture, &costs[2], 0);

@@ -968,8 +968,7 @@ RP_TEST(refuses_a_partition_of_the_wrong_kind)
     RpPlanOptions options = full_options("roundpipe", 2, 8);
 
     rp_assert_no_error(error);
-    assert_null(rp_plan_make(profile, bound, &options, 1, &error));
-    rp_assert_error(&error, "needs forward and backward stages");
+    rp_refuses("needs forward and backward stages", rp_plan_make, profile, bound, &options, 1);
 }
 
 RP_TEST(full_fidelity_refuses_the_published_fused_forward)
@@ -977,11 +976,9 @@ RP_TEST(full_fidelity_refuses_the_published_fused_forward)
     g_autoptr(RpProfile) profile = new_profile();
     g_autoptr(RpPartition) partition = new_dispatched(profile);
     RpPlanOptions options = full_options("roundpipe", 2, 8);
-    GError *error = NULL;
 
     options.fused_forward = RP_FUSED_PUBLISHED;
-    assert_null(rp_plan_make(profile, partition, &options, 1, &error));
-    rp_assert_error(&error, "compute fidelity only");
+    rp_refuses("compute fidelity only", rp_plan_make, profile, partition, &options, 1);
 }
 
 RP_TEST(retired_tasks_leave_the_rest_as_it_was)

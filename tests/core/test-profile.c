@@ -187,8 +187,7 @@ RP_TEST_OF(names_the_missing_link_for_full_fidelity, Fixture *f)
                                       "\"input_bytes\":1,\"output_bytes\":1");
 
     f->profile = rp_must(rp_profile_parse, "t", text, strlen(text));
-    assert_false(rp_profile_check_full(f->profile, &f->error));
-    rp_assert_error_message_contains(f->error, "links.h2d_gb_per_s");
+    rp_refuses("links.h2d_gb_per_s", rp_profile_check_full, f->profile);
 }
 
 RP_TEST_OF(takes_whole_numbers_and_fractions_alike, Fixture *f)
@@ -222,9 +221,7 @@ RP_TEST_OF(refuses_a_byte_of_zero, Fixture *f)
 {
     static const char text[] = "{\"a\0b\":1}";
 
-    f->profile = rp_profile_parse("t", text, sizeof text - 1, &f->error);
-    assert_null(f->profile);
-    rp_assert_error_message_contains(f->error, "byte 0x00");
+    rp_refuses("byte 0x00", rp_profile_parse, "t", text, sizeof text - 1);
 }
 
 RP_TEST_OF(refuses_deep_nesting_without_recursing, Fixture *f)
@@ -233,9 +230,7 @@ RP_TEST_OF(refuses_deep_nesting_without_recursing, Fixture *f)
 
     f->text = g_malloc(n);
     memset(f->text, '[', n);
-    f->profile = rp_profile_parse("t", f->text, n, &f->error);
-    assert_null(f->profile);
-    rp_assert_error_message_contains(f->error, "expected at most 64 levels");
+    rp_refuses("expected at most 64 levels", rp_profile_parse, "t", f->text, n);
 }
 
 RP_TEST_OF(refuses_a_million_layers, Fixture *f)
@@ -246,16 +241,14 @@ RP_TEST_OF(refuses_a_million_layers, Fixture *f)
         g_string_append(text, "," BLOCK);
     g_string_append(text, "]}");
     f->text = g_string_free(text, FALSE);
-    f->profile = rp_profile_parse("t", f->text, strlen(f->text), &f->error);
-    assert_null(f->profile);
-    rp_assert_error_message_contains(f->error, "expected at most");
+    rp_refuses("expected at most", rp_profile_parse, "t", f->text, strlen(f->text));
 }
 
 RP_TEST_OF(refuses_too_large_a_file, Fixture *f)
 {
     f->text = g_malloc0(((gsize)64 << 20) + 1);
-    assert_null(rp_profile_parse("t", f->text, ((gsize)64 << 20) + 1, &f->error));
-    rp_assert_error_message_contains(f->error, "expected at most 67108864 bytes");
+    rp_refuses("expected at most 67108864 bytes", rp_profile_parse, "t", f->text,
+               ((gsize)64 << 20) + 1);
 }
 
 RP_TEST_OF(refuses_a_file_cut_at_any_byte, Fixture *f)
@@ -319,11 +312,8 @@ RP_TEST_OF(reports_what_cannot_be_read_or_written, Fixture *f)
     assert_null(f->other);
     assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO));
     rp_assert_error(&f->error, "profile.json: cannot read: No such file");
-    f->other = rp_profile_load(f->directory, &f->error);
-    assert_null(f->other);
-    rp_assert_error(&f->error, "Is a directory");
-    assert_false(rp_profile_save(f->profile, f->directory, &f->error));
-    rp_assert_error(&f->error, "cannot write: Is a directory");
+    rp_refuses("Is a directory", rp_profile_load, f->directory);
+    rp_refuses("cannot write: Is a directory", rp_profile_save, f->profile, f->directory);
     assert_false(rp_profile_save(f->profile, "/nonexistent/x.json", &f->error));
     assert_true(g_error_matches(f->error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO));
     rp_assert_error_message_contains(f->error, "/nonexistent/x.json: cannot write: ");
@@ -334,8 +324,7 @@ RP_TEST_OF(reports_a_full_disk, Fixture *f)
     if (!g_file_test("/dev/full", G_FILE_TEST_EXISTS))
         skip();
     f->profile = rp_profile_new(1);
-    assert_false(rp_profile_save(f->profile, "/dev/full", &f->error));
-    rp_assert_error_message_contains(f->error, "/dev/full: cannot write: No space left");
+    rp_refuses("/dev/full: cannot write: No space left", rp_profile_save, f->profile, "/dev/full");
 }
 
 RP_TEST_OF(reports_an_unreadable_file, Fixture *f)
@@ -345,16 +334,12 @@ RP_TEST_OF(reports_an_unreadable_file, Fixture *f)
     f->profile = rp_profile_new(1);
     assert_true(rp_profile_save(f->profile, f->path, &f->error));
     assert_int_equal(g_chmod(f->path, 0), 0);
-    f->other = rp_profile_load(f->path, &f->error);
-    assert_null(f->other);
-    rp_assert_error_message_contains(f->error, "cannot read: Permission denied");
+    rp_refuses("cannot read: Permission denied", rp_profile_load, f->path);
 }
 
 RP_TEST_OF(reads_devices_up_to_a_limit, Fixture *f)
 {
-    f->profile = rp_profile_load("/dev/zero", &f->error);
-    assert_null(f->profile);
-    rp_assert_error_message_contains(f->error, "/dev/zero: expected at most 67108864 bytes");
+    rp_refuses("/dev/zero: expected at most 67108864 bytes", rp_profile_load, "/dev/zero");
 }
 
 RP_TEST_OF(waits_for_the_writer_of_a_pipe_with_a_bound, Fixture *f)
@@ -365,8 +350,7 @@ RP_TEST_OF(waits_for_the_writer_of_a_pipe_with_a_bound, Fixture *f)
     f->profile = rp_profile_load(f->path, &f->error); /* nobody writes */
     assert_null(f->profile);
     rp_assert_error(&f->error, "expected a pipe that is written to");
-    assert_null(rp_trace_load_chrome(f->path, &f->error));
-    rp_assert_error(&f->error, "expected a regular file");
+    rp_refuses("expected a regular file", rp_trace_load_chrome, f->path);
 
     pid_t child = fork();
     if (child == 0) {
@@ -396,9 +380,7 @@ RP_TEST_OF(names_a_pointer_of_git_lfs, Fixture *f)
     const char *pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
 
     assert_true(g_file_set_contents(f->path, pointer, -1, NULL));
-    f->profile = rp_profile_load(f->path, &f->error);
-    assert_null(f->profile);
-    rp_assert_error_message_contains(f->error, "found a pointer of git-lfs");
+    rp_refuses("found a pointer of git-lfs", rp_profile_load, f->path);
 }
 
 RP_TEST_OF(keeps_nanoseconds_and_rates_exactly, Fixture *f)

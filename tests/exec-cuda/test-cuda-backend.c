@@ -455,8 +455,7 @@ RP_TEST_WITH(describes_every_device, rig_set_up, rig_tear_down)
         assert_true(info.name[0] != '\0' && info.sm >= 50 && info.multiprocessors > 0);
         assert_true(info.free_bytes > 0 && info.free_bytes <= info.memory_bytes);
     }
-    assert_false(rp_cuda_device_info(count, &info, &rig->error));
-    rp_assert_error_message_contains(rig->error, "there is no device");
+    rp_refuses("there is no device", rp_cuda_device_info, count, &info);
 }
 
 RP_TEST_NEEDS(rp_cuda_device_count() > 0)

@@ -388,8 +388,7 @@ RP_TEST_OF(goes_on_beside_the_caller_below_the_lock_limit, Fixture *f)
     soft_cuda_allow_pins(0);
     make_arena(f, PIECES);
     rp_assert_no_error(f->error);
-    assert_false(rp_cuda_host_arena_finish(f->arena, &f->error));
-    rp_assert_error(&f->error, "cannot pin host memory (");
+    rp_refuses("cannot pin host memory (", rp_cuda_host_arena_finish, f->arena);
     g_clear_pointer(&f->arena, rp_cuda_host_arena_free);
     assert_int_equal(soft_cuda_n_left(), 0);
 }

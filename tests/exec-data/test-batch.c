@@ -200,9 +200,9 @@ RP_TEST_OF(names_the_samples_of_a_step_without_targets, RpBatchFixture *f)
     options.micro_batches = 5;
     assert_true(start(f, text, &options));
     rp_batch_fixture_next(f);
-    assert_false(rp_batcher_check_targets(f->batcher, &f->batch, 1, &f->error));
-    rp_assert_error_message_contains(f->error, "line 3, line 4, line 1, line 2, line 3, line 4 "
-                                               "and 2 more");
+    rp_refuses("line 3, line 4, line 1, line 2, line 3, line 4 "
+               "and 2 more",
+               rp_batcher_check_targets, f->batcher, &f->batch, 1);
 }
 
 /* A batch of a step may have none if another of its batches has one. */
@@ -232,8 +232,8 @@ RP_TEST_OF(stays_where_it_was_if_a_sample_is_bad, RpBatchFixture *f)
                       &options));
     rp_batch_fixture_next(f);
     for (guint attempt = 0; attempt < 2; attempt++) {
-        assert_false(rp_batcher_next(f->batcher, f->batch, &f->error));
-        rp_assert_error(&f->error, "FILE: line 4, column 1: input_ids: expected an array");
+        rp_refuses("FILE: line 4, column 1: input_ids: expected an array", rp_batcher_next,
+                   f->batcher, f->batch);
         RpDataState here = rp_batcher_state(f->batcher);
         assert_int_equal(here.position, 2);
         assert_int_equal(here.n_iterations, 1);

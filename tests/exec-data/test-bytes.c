@@ -213,8 +213,7 @@ RP_TEST_OF(a_file_that_is_cut_short_is_an_error_with_a_message, Fixture *f)
         rp_assert_error(&f->error, ": the file was cut short while it was read");
         assert_false(rp_dataset_check(f->dataset, 0, NULL, NULL, &sum, &f->error));
         g_clear_error(&f->error);
-        assert_false(rp_dataset_check_unchanged(f->dataset, &f->error));
-        rp_assert_error(&f->error, "found 40000: the file was cut short");
+        rp_refuses("found 40000: the file was cut short", rp_dataset_check_unchanged, f->dataset);
     }
 }
 
@@ -226,11 +225,10 @@ RP_TEST_OF(tells_a_file_that_was_written_to, Fixture *f)
     f->dataset = rp_dataset_open(f->path, 100, 2, &f->error);
     assert_true(rp_dataset_check_unchanged(f->dataset, &f->error));
     assert_int_equal(utimensat(AT_FDCWD, f->path, times, 0), 0);
-    assert_false(rp_dataset_check_unchanged(f->dataset, &f->error));
-    rp_assert_error(&f->error, "found it written to since: samples may be others");
+    rp_refuses("found it written to since: samples may be others", rp_dataset_check_unchanged,
+               f->dataset);
     assert_int_equal(truncate(f->path, 100), 0);
-    assert_false(rp_dataset_check_unchanged(f->dataset, &f->error));
-    rp_assert_error_message_contains(f->error, "found it grown since");
+    rp_refuses("found it grown since", rp_dataset_check_unchanged, f->dataset);
 }
 
 RP_TEST_OF(reads_on_in_a_file_whose_name_another_takes, Fixture *f)

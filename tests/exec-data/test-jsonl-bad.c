@@ -81,9 +81,9 @@ RP_TEST_OF(refuses_a_line_too_long, RpSampleFixture *f)
     f->bytes = g_bytes_new_take(text, length + 1);
     f->dataset = rp_dataset_new_jsonl("FILE", f->bytes, 100, &f->error);
     assert_non_null(f->dataset);
-    assert_false(rp_dataset_read(f->dataset, 0, &f->sample, &f->error));
-    rp_assert_error_message_contains(f->error, "line 1, column 1: expected at most 67108864 bytes "
-                                               "in a line, found 67108865");
+    rp_refuses("line 1, column 1: expected at most 67108864 bytes "
+               "in a line, found 67108865",
+               rp_dataset_read, f->dataset, 0, &f->sample);
 }
 
 RP_TEST_OF(reads_a_line_of_a_million_ids_into_a_small_place, RpSampleFixture *f)

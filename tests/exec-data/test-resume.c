@@ -217,26 +217,23 @@ RP_TEST_OF(refuses_a_place_in_other_data, Fixture *f)
 
     RpDataState changed = saved;
     changed.fingerprint ^= 1;
-    assert_false(rp_batcher_restore(f->batcher, &changed, &f->error));
-    rp_assert_error(&f->error, "expected a file of fingerprint");
+    rp_refuses("expected a file of fingerprint", rp_batcher_restore, f->batcher, &changed);
 
     changed = saved;
     changed.position = N_SAMPLES + 1;
-    assert_false(rp_batcher_restore(f->batcher, &changed, &f->error));
-    rp_assert_error(&f->error, "expected a position of at most 23");
+    rp_refuses("expected a position of at most 23", rp_batcher_restore, f->batcher, &changed);
 
     options.seed++;
     restart(f, f->dataset, &options);
-    assert_false(rp_batcher_restore(f->resumed, &saved, &f->error));
-    rp_assert_error(&f->error, "expected the seed 1234 as in the checkpoint, "
-                               "found 1235");
+    rp_refuses("expected the seed 1234 as in the checkpoint, "
+               "found 1235",
+               rp_batcher_restore, f->resumed, &saved);
 
     options = usual;
     options.shuffle = FALSE;
     restart(f, f->dataset, &options);
-    assert_false(rp_batcher_restore(f->resumed, &saved, &f->error));
-    rp_assert_error_message_contains(f->error,
-                                     "expected shuffling 1 as in the checkpoint, found 0");
+    rp_refuses("expected shuffling 1 as in the checkpoint, found 0", rp_batcher_restore, f->resumed,
+               &saved);
 }
 
 RP_TEST_STATE(Fixture, setup, teardown)

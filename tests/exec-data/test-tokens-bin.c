@@ -61,8 +61,7 @@ RP_TEST_OF(refuses_an_id_that_would_be_negative, RpSampleFixture *f)
 
     f->bytes = g_bytes_new_static(masked, sizeof masked);
     f->dataset = rp_dataset_new_tokens("FILE", f->bytes, G_MAXINT32, 1, &f->error);
-    assert_false(rp_dataset_read(f->dataset, 0, &f->sample, &f->error));
-    rp_assert_error_message_contains(f->error, "found 4294967196");
+    rp_refuses("found 4294967196", rp_dataset_read, f->dataset, 0, &f->sample);
 }
 
 RP_TEST_OF(refuses_lengths_that_are_no_tokens, RpSampleFixture *f)
@@ -85,8 +84,7 @@ RP_TEST_OF(refuses_less_than_one_sequence, RpSampleFixture *f)
     g_clear_error(&f->error);
     g_clear_pointer(&f->bytes, g_bytes_unref);
     f->bytes = g_bytes_new_static("", 0);
-    assert_null(rp_dataset_new_tokens("FILE", f->bytes, 10, 1, &f->error));
-    rp_assert_error_message_contains(f->error, "found 0 tokens");
+    rp_refuses("found 0 tokens", rp_dataset_new_tokens, "FILE", f->bytes, 10, 1);
 }
 
 RP_TEST_OF(reads_a_file, RpSampleFixture *f)

@@ -392,10 +392,8 @@ RP_TEST_OF(saves_and_loads, Fixture *f)
     f->text = rp_hf_config_to_json(&loaded);
     g_autofree char *expected = rp_hf_config_to_json(&f->config);
     assert_string_equal(f->text, expected);
-    assert_false(rp_hf_config_load(path, &loaded, &f->error));
-    rp_assert_error(&f->error, "config.json: cannot be opened");
-    assert_false(rp_hf_config_save(&f->config, path, &f->error));
-    rp_assert_error_message_contains(f->error, "cannot write \"");
+    rp_refuses("config.json: cannot be opened", rp_hf_config_load, path, &loaded);
+    rp_refuses("cannot write \"", rp_hf_config_save, &f->config, path);
 }
 
 RP_TEST_STATE(Fixture, rp_test_no_state, teardown)

@@ -305,8 +305,7 @@ RP_TEST_OF(says_where_it_cannot_write, TensorFixture *f)
 {
     RpInitOptions options = {0};
 
-    assert_false(rp_init_write(&tiny, "/nowhere", &options, &f->error));
-    rp_assert_error_message_contains(f->error, "cannot write \"/nowhere");
+    rp_refuses("cannot write \"/nowhere", rp_init_write, &tiny, "/nowhere", &options);
 }
 
 RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

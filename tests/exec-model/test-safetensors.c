@@ -148,15 +148,13 @@ RP_TEST_OF(refuses_what_is_no_regular_file, TensorFixture *f)
         assert_int_equal(f->error->domain, G_FILE_ERROR);
     }
     g_clear_error(&f->error);
-    assert_null(rp_safetensors_open(f->directory, &f->error));
-    rp_assert_error(&f->error, "expected model.safetensors or model.safetensors."
-                               "index.json, found neither");
+    rp_refuses("expected model.safetensors or model.safetensors."
+               "index.json, found neither",
+               rp_safetensors_open, f->directory);
     tensor_save_text(f, "model.safetensors", "");
-    assert_null(rp_safetensors_open(f->directory, &f->error));
-    rp_assert_error(&f->error, "expected at least 8 bytes in the file, found 0");
+    rp_refuses("expected at least 8 bytes in the file, found 0", rp_safetensors_open, f->directory);
     tensor_save_text(f, "model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
-    assert_null(rp_safetensors_open(f->directory, &f->error));
-    rp_assert_error_message_contains(f->error, "found a pointer of git-lfs");
+    rp_refuses("found a pointer of git-lfs", rp_safetensors_open, f->directory);
 }
 
 RP_TEST_FIXTURE(tensor_setup, tensor_teardown)

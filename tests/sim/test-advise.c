@@ -670,9 +670,7 @@ RP_TEST(a_timing_file_fixes_the_micro_batch)
     assert_int_equal(advice->candidates->len, 1);
     assert_false(advice->longest.known);
     query.micro_batch = 2;
-    assert_null(rp_advise(&query, roundpipe_only, &error));
-    rp_assert_error_message_contains(error, "micro-batches of 4 sequences, found 2");
-    g_clear_error(&error);
+    rp_refuses("micro-batches of 4 sequences, found 2", rp_advise, &query, roundpipe_only);
 }
 
 /* GPipe's stash grows with M, 1F1B's does not; long iterations are laid out in part. */

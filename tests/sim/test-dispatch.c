@@ -277,8 +277,7 @@ RP_TEST(schedules_with_gpus_of_their_own_are_refused)
     c.options.dispatch = RP_DISPATCH_FREE;
     c.options.schedule = rp_schedule_find("1f1b", NULL);
     c.options.round = 0;
-    assert_null(rp_plan_make(c.profile, c.partition, &c.options, 1, &bound));
-    rp_assert_error_message_contains(bound, "schedule 1f1b says itself");
+    rp_refuses("schedule 1f1b says itself", rp_plan_make, c.profile, c.partition, &c.options, 1);
     clear_case(&c);
 }
 

@@ -478,8 +478,7 @@ RP_TEST(stages_without_layers_take_no_time)
         .schedule = f->given, .gpus = 3, .micro_batches = 1, .fidelity = RP_FIDELITY_FULL};
     g_autoptr(RpPartition) empty = rp_partition_from_blocks(f->profile, with, 3, NULL);
 
-    assert_null(rp_plan_make(f->profile, empty, &options, 1, &f->error));
-    rp_assert_error_message_contains(f->error, "stage 1 of 3 holds no layer");
+    rp_refuses("stage 1 of 3 holds no layer", rp_plan_make, f->profile, empty, &options, 1);
 }
 
 RP_TEST_OF(finds_a_partition_for_the_slots_of_a_file, Fixture *f)

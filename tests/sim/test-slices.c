@@ -324,10 +324,8 @@ RP_TEST(full_plans_of_slices_are_refused)
                                    .micro_batches = 2,
                                    .slices = 2,
                                    .fidelity = RP_FIDELITY_FULL};
-    g_autoptr(GError) error = NULL;
 
-    assert_null(rp_plan_make(profile, partition, &options, 1, &error));
-    rp_assert_error_message_contains(error, "expected compute fidelity");
+    rp_refuses("expected compute fidelity", rp_plan_make, profile, partition, &options, 1);
     assert_false(rp_schedule_is_trained(options.schedule));
     assert_true(rp_schedule_is_trained(rp_schedule_find("roundpipe", NULL))); /* of whole ones */
 }

@@ -24,10 +24,7 @@ RP_TEST(names_the_place_and_what_was_expected)
 
 RP_TEST(says_which_file_is_not_there)
 {
-    GError *error = NULL;
-
-    assert_null(rp_tokenizer_open("/nonexistent", &error));
-    rp_assert_error(&error, "/nonexistent: cannot read");
+    rp_refuses("/nonexistent: cannot read", rp_tokenizer_open, "/nonexistent");
 }
 
 /* Alternatives that all match make a backtracking search exponential: it is given up. */

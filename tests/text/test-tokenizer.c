@@ -176,8 +176,8 @@ RP_TEST_OF(refuses_ids_that_no_token_has, Fixture *f)
     const guint32 ids[] = {1, 2, 100000};
 
     open_form(f, "qwen");
-    assert_false(rp_tokenizer_decode(f->tokenizer, ids, 3, RP_DECODE_ALL, f->text, &f->error));
-    rp_assert_error_message_contains(f->error, "id 3: expected that of a token, at most 425");
+    rp_refuses("id 3: expected that of a token, at most 425", rp_tokenizer_decode, f->tokenizer,
+               ids, 3, RP_DECODE_ALL, f->text);
     assert_int_equal(f->text->len, 0);
 }
 

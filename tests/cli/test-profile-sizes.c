@@ -1,7 +1,5 @@
-/* `roundpipe profile` as a user runs it, and the file that it writes. */
+/* The file that `roundpipe profile` writes, beside the network whose layers it has timed. */
 #include "tests/cli/run-cli.h"
-
-#include <math.h>
 
 #include "core/profile/profile.h"
 #include "exec/host/kernels.h"
@@ -104,49 +102,6 @@ RP_TEST(writes_a_file_with_times_and_the_networks_sizes)
     assert_int_equal(profile->layers[1].backward_ns, profile->layers[3].backward_ns);
 }
 
-RP_TEST(the_file_is_simulated_in_full)
-{
-    make_config();
-    rp_cli_must_run("profile --devices host:2 @T/shapes -o @T/s.json --sequence-length 4 " QUICK);
-    g_autoptr(RpTree) root = rp_cli_run_json("simulate @T/s.json --schedule roundpipe --gpus 2 "
-                                             "--micro-batches 4 --fidelity full --json");
-    assert_true(rp_cli_number(root, "makespan_ms") > 0);
-}
-
-RP_TEST(prints_the_table_as_json)
-{
-    make_config();
-    g_autoptr(RpTree) root =
-        rp_cli_run_json("profile --devices host @T/shapes/config.json -o @T/j.json "
-                        "--head-chunk 4 --json " QUICK);
-    g_autoptr(RpProfile) profile = load("j.json");
-    /* as many tokens as the model has positions; bf16 where nothing is said */
-    assert_int_equal(rp_cli_number(root, "sequence_length"), 32);
-    assert_int_equal(rp_cli_number(root, "micro_batch_size"), 1);
-    assert_int_equal(rp_cli_number(root, "devices"), 1);
-    assert_string_equal(profile->dtype, "bf16");
-    assert_int_equal(rp_cli_number(root, "layers.1.count"), 3);
-    assert_int_equal(rp_cli_number(root, "optimizer_threads"), 1);
-    assert_string_equal(profile->device, "host");
-    assert_true(fabs(rp_cli_number(root, "h2d_gb_per_s") - profile->links.h2d_bytes_per_s / 1e9) <
-                1e-3);
-    assert_true(rp_cli_number(root, "layers.1.recompute_last_ms") <=
-                rp_cli_number(root, "layers.1.recompute_ms"));
-    for (guint l = 0; l < 3; l++) {
-        g_autofree char *member = g_strdup_printf("layers.%u.recompute_spread_ms", l);
-        const RpLayer *layer = &profile->layers[l == 2 ? 4 : l];
-
-        assert_true(fabs(rp_cli_number(root, member) - (double)layer->recompute_spread_ns / 1e6) <
-                    1e-9);
-    }
-    assert_false(rp_tree_find(root, "both_gb_per_s") != NULL);
-    assert_false(rp_tree_find(root, "all_both_gb_per_s") != NULL);
-    assert_true(fabs(rp_cli_number(root, "layers.1.forward_ms") -
-                     (double)profile->layers[1].forward_ns / 1e6) < 1e-9);
-    assert_true(fabs(rp_cli_number(root, "layers.2.backward_ms") -
-                     (double)profile->layers[4].backward_ns / 1e6) < 1e-9);
-}
-
 RP_TEST(takes_weights_and_their_type_from_a_directory)
 {
     make_config();
@@ -156,55 +111,6 @@ RP_TEST(takes_weights_and_their_type_from_a_directory)
     g_autoptr(RpProfile) profile = load("w.json");
     assert_string_equal(rp_cli_member(root, "weights")->text, "given");
     assert_sizes(profile, RP_DTYPE_FP16, 1, 32);
-}
-
-RP_TEST(says_what_is_wrong)
-{
-    make_config();
-    rp_cli_must_refuse_all("profile-cmd: says what is wrong");
-    g_autofree char *made = rp_cli_temporary("x.json");
-    assert_false(g_file_test(made, G_FILE_TEST_EXISTS));
-}
-
-/* No more GPUs than there are anywhere: refused whether CUDA is built in or not. */
-RP_TEST(finds_no_gpus_that_are_not_there)
-{
-    make_config();
-    g_auto(RpCliRun) run = rp_cli_run("profile --devices cuda:4096 @T/shapes -o @T/x.json");
-    g_autofree char *made = rp_cli_temporary("x.json");
-
-    assert_int_not_equal(run.code, 0);
-    assert_non_null(strstr(run.err, "--devices: "));
-    /* CUDA's word, or that this program has no GPU code, and why */
-    assert_true(strstr(run.err, "CUDA") != NULL || strstr(run.err, "GPU code is not") != NULL);
-    assert_false(g_file_test(made, G_FILE_TEST_EXISTS));
-}
-
-/* The fixture's own takes files away, but not what is in directories. */
-/* One run for each micro-batch; a second one replaces the first of its own. */
-RP_TEST(times_are_added_to_a_file)
-{
-    static const char *const runs[] = {"4", "1", "2", "1"};
-
-    make_config();
-    for (gsize i = 0; i < G_N_ELEMENTS(runs); i++) {
-        g_autofree char *command = g_strdup_printf(
-            "profile @T/shapes --devices host:1 --sequence-length 8 --micro-batch-size %s " QUICK
-            " --append -o @T/all.json",
-            runs[i]);
-
-        rp_cli_must_run("%s", command);
-    }
-    g_autoptr(RpProfile) profile = load("all.json");
-    g_autofree char *all = rp_profile_micro_batches(profile);
-    assert_string_equal(all, "1, 2 and 4");
-
-    g_autofree char *before = rp_cli_read("all.json");
-    rp_cli_must_refuse("profile @T/shapes --devices host:1 --sequence-length 16 " QUICK
-                       " --append -o @T/all.json",
-                       2, "8 tokens a sequence: expected");
-    g_autofree char *after = rp_cli_read("all.json");
-    assert_string_equal(before, after);
 }
 
 RP_TEST_GROUP(rp_cli_setup, rp_cli_teardown)
