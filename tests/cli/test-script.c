@@ -27,7 +27,7 @@
  *                         another such loop, whose rows a comment parts from its own, numbers go on
  *     also A | B          the same, left out where RP_TEST_FEW is true
  *     all                 the rest is left out where RP_TEST_FEW is true
- *     needs PROGRAM       skips the test if there is none
+ *     needs WORDS         skips the test unless the shell does these
  *
  * A line that begins with two spaces belongs to the one before it.
  * Results are of the last command, which expressions call `it`, unless a path begins with a name and a colon.
@@ -434,9 +434,9 @@ run_lines(guint first, guint end)
         if (g_str_equal(line, "all") && RP_TEST_FEW)
             return;
         if (g_str_has_prefix(line, "needs ")) {
-            g_autofree char *program = g_find_program_in_path(line + strlen("needs "));
+            g_auto(RpCliRun) wanted = rp_cli_shell("%s", line + strlen("needs "));
 
-            if (program == NULL)
+            if (wanted.code != 0)
                 skip();
         } else if (is_loop(line)) {
             at = run_loop(at, end);
