@@ -35,6 +35,8 @@
 #include "tests/cli/script-value.h"
 #include "tests/cli/train-files.h"
 
+#define JOINED " " /* stands for a line that belongs to the one before it */
+
 typedef struct {
     char *file;
     char **lines; /* of the whole file */
@@ -133,7 +135,7 @@ expected_code(guint at)
 {
     const char *next = script.lines[at + 1];
 
-    while (next != NULL && *next == '\0') /* the rest of a joined line */
+    while (g_strcmp0(next, JOINED) == 0)
         next = script.lines[++at + 1];
     if (next == NULL || !(g_str_has_prefix(next, "exit ") || g_str_has_prefix(next, "refused ")))
         return 0;
@@ -346,14 +348,18 @@ static guint
 find_end(guint first, guint end)
 {
     guint at = first, depth = 1;
+    gboolean after_row = FALSE;
 
     for (; at < end; at++) {
         const char *line = script.lines[at];
 
-        depth += is_loop(line) && !(is_row(line) && at > first && is_row(script.lines[at - 1]));
+        if (g_str_equal(line, JOINED))
+            continue;
+        depth += is_loop(line) && !(is_row(line) && after_row);
         depth -= g_str_equal(line, "end");
         if (depth == 0)
             break;
+        after_row = is_row(line);
     }
     return at;
 }
@@ -379,7 +385,8 @@ run_loop(guint at, guint end)
 {
     guint first = at + 1;
 
-    while (is_row(script.lines[at]) && first < end && is_row(script.lines[first]))
+    while (is_row(script.lines[at]) && first < end &&
+           (is_row(script.lines[first]) || g_str_equal(script.lines[first], JOINED)))
         first++;
     const guint last = find_end(first, end);
     g_autofree char *line = expand(script.lines[at]);
@@ -396,6 +403,8 @@ run_loop(guint at, guint end)
         return last;
     }
     for (; at < first; at++) {
+        if (!is_row(script.lines[at]))
+            continue;
         const char *words = script.lines[at] + strlen("each");
         g_autofree char *row = expand(words + (*words == ' '));
 
@@ -429,7 +438,7 @@ run_lines(guint first, guint end)
     for (guint at = first; at < end; at++) {
         const char *line = script.lines[at];
 
-        if (line[0] == '\0' || line[0] == '#')
+        if (line[0] == '\0' || line[0] == '#' || g_str_equal(line, JOINED))
             continue;
         if (g_str_equal(line, "all") && RP_TEST_FEW)
             return;
@@ -526,7 +535,7 @@ join_lines(char **lines)
 
         g_free(*begun);
         *begun = whole;
-        (*line)[0] = '\0';
+        g_strlcpy(*line, JOINED, sizeof JOINED);
     }
 }
 
