@@ -31,18 +31,12 @@ rp_cli_temporary(const char *name)
 }
 
 void
-rp_cli_write_bytes(const char *name, const char *data, gssize length)
+rp_cli_write(const char *name, const char *text)
 {
     g_autofree char *path = rp_cli_temporary(name);
 
-    if (!g_file_set_contents(path, data, length, NULL))
+    if (!g_file_set_contents(path, text, -1, NULL))
         fail_msg("cannot write %s", path);
-}
-
-void
-rp_cli_write(const char *name, const char *text)
-{
-    rp_cli_write_bytes(name, text, -1);
 }
 
 char *
@@ -60,16 +54,6 @@ char *
 rp_cli_read(const char *name)
 {
     return rp_cli_read_bytes(name, NULL);
-}
-
-guint
-rp_cli_count_lines(const char *text)
-{
-    guint n = 0;
-
-    for (; *text != '\0'; text++)
-        n += *text == '\n';
-    return n;
 }
 
 void
@@ -192,14 +176,6 @@ rp_cli_assert_refused(const RpCliRun *run, const char *words, int code, const ch
                  part, run->code, run->err);
 }
 
-void
-rp_cli_must_refuse(const char *line, int code, const char *part)
-{
-    g_auto(RpCliRun) run = rp_cli_run("%s", line);
-
-    rp_cli_assert_refused(&run, line, code, part);
-}
-
 /* Runs @words, by the shell if they name $ROUNDPIPE; *@expected is "CODE MESSAGE" or "CODE+ MESSAGE". */
 static void
 must_refuse(const char *words, char **expected, gpointer data)
@@ -260,15 +236,4 @@ double
 rp_cli_number(const RpTree *root, const char *path)
 {
     return rp_cli_member(root, path)->number;
-}
-
-char *
-rp_cli_list(const RpTree *root, const char *path)
-{
-    const RpTree *array = rp_cli_member(root, path);
-    GString *text = g_string_new(NULL);
-
-    for (guint i = 0; i < array->items->len; i++)
-        g_string_append_printf(text, "%s%.0f", i > 0 ? "," : "", rp_tree_nth(array, i)->number);
-    return g_string_free(text, FALSE);
 }

@@ -44,9 +44,6 @@ RpTree *rp_cli_run_json(const char *format, ...) G_GNUC_PRINTF(1, 2);
  * Fails unless @run ended with @code and said one line, with @part in it.
  */
 void rp_cli_assert_refused(const RpCliRun *run, const char *words, int code, const char *part);
-/* The same of @line, which it runs. */
-void rp_cli_must_refuse(const char *line, int code, const char *part);
-
 /* @line with the paths that @B, @Q, @R and @T stand for. (transfer full) */
 char *rp_cli_expand(const char *line);
 
@@ -59,18 +56,14 @@ RpTree *rp_cli_json(const RpCliRun *run);
 /* A member by its path, `bubble.fill` or `rows.3.schedule`; fails if it is missing. */
 const RpTree *rp_cli_member(const RpTree *root, const char *path);
 double rp_cli_number(const RpTree *root, const char *path);
-/* Numbers joined by commas: "3,3,4". (transfer full) */
-char *rp_cli_list(const RpTree *root, const char *path);
 
 /* @name in the directory @T; (transfer full) */
 char *rp_cli_temporary(const char *name);
-/* Writes @name in @T: a text, or @length bytes; fails if it cannot. */
+/* Writes @name in @T; fails if it cannot. */
 void rp_cli_write(const char *name, const char *text);
-void rp_cli_write_bytes(const char *name, const char *data, gssize length);
 /* Reads @name in @T; fails if it cannot. (transfer full) */
 char *rp_cli_read(const char *name);
 char *rp_cli_read_bytes(const char *name, gsize *length);
-guint rp_cli_count_lines(const char *text);
 /* Group fixtures: make and remove @T. */
 int rp_cli_setup(void **state);
 int rp_cli_teardown(void **state);

@@ -1,5 +1,10 @@
 #include "tests/cli/train-files.h"
 
+#define TINY_CONFIG                                                                                \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
+    "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
+    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
+
 #define GPT_OSS_CONFIG                                                                             \
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":18,"    \
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":6,"  \
@@ -25,12 +30,6 @@
 
 #define SAMPLES 40
 
-void
-rp_train_files_times(void)
-{
-    rp_cli_write("times.json", TIMES);
-}
-
 int
 rp_train_files_setup(void **state)
 {
@@ -49,10 +48,10 @@ rp_train_files_setup(void **state)
             g_string_append_printf(data, ",%d", g_rand_int_range(rand, 0, 33));
         g_string_append(data, "]}\n");
     }
-    rp_cli_write("tiny.json", RP_TINY_CONFIG);
+    rp_cli_write("tiny.json", TINY_CONFIG);
     rp_cli_write("tiny-gpt-oss.json", GPT_OSS_CONFIG);
     rp_cli_write("data.jsonl", data->str);
-    rp_train_files_times();
+    rp_cli_write("times.json", TIMES);
     rp_cli_write("run.yaml", run);
 
     g_auto(RpCliRun) init = rp_cli_run("init @T/tiny.json -o @T/model --seed 1");
@@ -109,8 +108,8 @@ rp_train_files_learned(const char *output)
     return g_string_free(g_steal_pointer(&learned), FALSE);
 }
 
-void
-rp_train_files_assert_same_file(const char *expected, const char *found, const char *name)
+static void
+assert_same_file(const char *expected, const char *found, const char *name)
 {
     g_autofree char *a = g_build_filename(expected, name, NULL);
     g_autofree char *b = g_build_filename(found, name, NULL);
@@ -132,7 +131,7 @@ rp_train_files_assert_same(const char *expected, const char *found)
     if (strcmp(names, others) != 0)
         fail_msg("%s has %s, %s has %s", expected, names, found, others);
     for (char **name = each; *name != NULL; name++)
-        rp_train_files_assert_same_file(expected, found, *name);
+        assert_same_file(expected, found, *name);
 }
 
 void

@@ -6,17 +6,10 @@
 
 #include "tests/cli/run-cli.h"
 
-#define RP_TINY_CONFIG                                                                             \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","                          \
-    "\"hidden_size\":16,\"num_hidden_layers\":4,"                                                  \
-    "\"num_attention_heads\":4,\"intermediate_size\":24,\"vocab_size\":33}"
-
 /* Fixture of a group, which rp_cli_teardown() ends: rp_cli_setup() and @T/model of @T/tiny.json, @T/data.jsonl,
- * @T/times.json, @T/run.yaml; and @T/tiny-gpt-oss.json, a config of a mixture of experts. The run has a round of its four micro-batches, so that sums do not depend on the devices. */
+ * @T/times.json, @T/run.yaml; and @T/tiny-gpt-oss.json, a config of a mixture of experts. The run has a round of its four
+ * micro-batches, so that sums do not depend on the devices. */
 int rp_train_files_setup(void **state);
-
-/* Writes @T/times.json, of four blocks: `profile` of a run that is not to measure. */
-void rp_train_files_times(void);
 
 /* Trains @T/run.yaml with the options @line: ends well, and uses the bytes that were planned. */
 void rp_train_files_train(const char *line);
@@ -29,5 +22,3 @@ char *rp_train_files_learned(const char *output);
 
 /* Fails unless both have the same files with the same bytes. */
 void rp_train_files_assert_same(const char *expected, const char *found);
-/* The same of their file @name alone. */
-void rp_train_files_assert_same_file(const char *expected, const char *found, const char *name);

@@ -24,7 +24,6 @@ typedef struct {
 
 int set_up(void **state);
 int tear_down(void **state);
-#define RP_PLAN_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 /* Makes an empty plan; what the fixture held is freed. */
 void begin(Fixture *f, guint gpus, RpFidelity fidelity);
@@ -57,5 +56,3 @@ void assert_same_records(const RpTrace *a, const RpTrace *b);
         assert_int_equal(record_of((f), (id))->start_ns, (start));                                 \
         assert_int_equal(record_of((f), (id))->end_ns, (end));                                     \
     } while (0)
-
-#define assert_transfer(f, id, ns) assert_int_equal(record_of((f), (id))->transfer_ns, (ns))

@@ -244,11 +244,13 @@ RP_TEST_AT_START(add_sections)
 {
     g_autofree char *path = rp_test_source_path("tests/sim/timelines.txt");
     g_autofree char *text = NULL;
+    static char **lines; /* which sections point into */
     Section *section = NULL;
 
     if (!g_file_get_contents(path, &text, NULL, NULL))
         g_error("cannot read %s", path);
-    for (char **line = g_strsplit(text, "\n", -1); *line != NULL; line++) {
+    lines = g_strsplit(text, "\n", -1);
+    for (char **line = lines; *line != NULL; line++) {
         if (!g_str_has_prefix(*line, "## ")) {
             if (section != NULL)
                 section->n++;
