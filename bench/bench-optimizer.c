@@ -14,7 +14,24 @@
  * after a pause in which the threads go to sleep: the mean, microseconds.
  *
  *   bench-optimizer [MILLIONS OF PARAMETERS]
+ *
+ * Each state format, with `formats`: parameters per second of one thread in its processor's own caches, where
+ * only instructions count, and of all threads in memory, beside a copy by as many threads.
+ *
+ * Threads step disjoint parts of one layer, as they copy disjoint parts of it. Bytes are those that a format
+ * reads and writes of a parameter, by the layout of its state: nothing that a processor reads only because it
+ * writes. Everything is measured in spans, in turn, and the fastest counts: other programs on the machine take
+ * whole spans.
+ *
+ * Arrays of a layer of 2^26 parameters lie at powers of two from each other, and meet in the same banks of
+ * memory: fp32 moves a third there. So the default is no power of two.
+ *
+ * Threads that bring a format to 80 % of this copy are 0.8 copy / (bytes x parameters per second in the caches),
+ * if a processor is no slower beside busy ones.
+ *
+ *   bench-optimizer formats [SECONDS A FORMAT AND VARIANT [THREADS [MILLIONS OF PARAMETERS]]]
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -30,24 +47,11 @@
 #define PAUSE_US 2000
 #define ROUNDS_APART 4
 
-/* State formats other than fp32. */
-static const RpStateFormat forms[] = {
-    {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16},
-    {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8},
-    {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_BF16, .shared = TRUE},
-    {RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_FP32},
-    {RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8, .shared = TRUE},
-};
-#define N_FORMS G_N_ELEMENTS(forms)
-
 typedef struct {
     gsize n;
     RpOptimizer *optimizer;
-    RpOptimizer *lion; /* uses the same variant */
     RpOptimizerLayer *layer;
-    float *state;                      /* the layer's state, 3 n */
-    RpOptimizerLayer *narrow[N_FORMS]; /* layers of `forms` */
-    void *narrow_state[N_FORMS];
+    float *state;       /* the layer's state, 3 n */
     uint16_t *gradient; /* ROUNDS_APART n: gradients of the rounds, one after the other */
     uint16_t *published;
     float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
@@ -59,11 +63,6 @@ typedef enum {
     IN_PLACE,
     FUSED,
     LEAN,
-    FUSED_BF16, /* from here on as `forms` says */
-    FUSED_INT8,
-    FUSED_SHARED,
-    FUSED_LION,
-    FUSED_LEAST,
     FUSED_SUM,
     FUSED_TWO,
     FUSED_FOUR,
@@ -79,41 +78,38 @@ typedef enum {
     N_WHATS
 } What;
 
+typedef struct {
+    guint8 *from;
+    guint8 *to;
+} Copy;
+
 static void
-memcpy_share(gsize first, gsize n, gpointer data)
+copy_share(gsize first, gsize n, gpointer data)
 {
-    Bench *bench = data;
-    memcpy(bench->words + 2 * bench->n + first, bench->words + first, n * sizeof(float));
+    const Copy *copy = data;
+
+    memcpy(copy->to + first, copy->from + first, n);
 }
 
+/* Copies around the caches. */
 static void
 stream_share(gsize first, gsize n, gpointer data)
 {
-    Bench *bench = data;
-    rp_adamw_best()->publish(bench->words + first, bench->words + 2 * bench->n + first,
-                             RP_DTYPE_FP32, n);
+    const Copy *copy = data;
+
+    rp_adamw_best()->publish((const float *)(const void *)(copy->from + first),
+                             (float *)(void *)(copy->to + first), RP_DTYPE_FP32, n / sizeof(float));
 }
 
+/* Reads and writes in place. */
 static void
-in_place_share(gsize first, gsize n, gpointer data)
+invert_share(gsize first, gsize n, gpointer data)
 {
-    Bench *bench = data;
-    uint64_t line[8];
+    const Copy *copy = data;
+    guint64 *words = (guint64 *)(void *)(copy->from + first);
 
-    for (gsize i = first; i + 16 <= first + n; i += 16) {
-        memcpy(line, bench->words + i, sizeof line);
-        for (guint j = 0; j < 8; j++)
-            line[j] = ~line[j];
-        memcpy(bench->words + i, line, sizeof line);
-    }
-}
-
-/* Counts the state once read and once written, the gradient, and the published weight of a
- * parameter. */
-static double
-form_bytes(guint form)
-{
-    return (double)rp_optimizer_state_traffic(forms[form], RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK + 4;
+    for (gsize i = 0; i < n / sizeof *words; i++)
+        words[i] = ~words[i];
 }
 
 /* Bytes that @what moves, read and written. */
@@ -125,11 +121,6 @@ bytes_of(const Bench *bench, What what)
                                    [IN_PLACE] = 32,
                                    [FUSED] = FUSED_BYTES,
                                    [LEAN] = LEAN_BYTES,
-                                   [FUSED_BF16] = form_bytes(0),
-                                   [FUSED_INT8] = form_bytes(1),
-                                   [FUSED_SHARED] = form_bytes(2),
-                                   [FUSED_LION] = form_bytes(3),
-                                   [FUSED_LEAST] = form_bytes(4),
                                    [FUSED_SUM] = FUSED_BYTES + 2,
                                    [FUSED_TWO] = FUSED_BYTES + 2,
                                    [FUSED_FOUR] = FUSED_BYTES + 6,
@@ -165,6 +156,8 @@ gradient_of(const Bench *bench, What what)
 static void
 run(Bench *bench, RpPool *pool, What what)
 {
+    static const RpPoolFunc copies[] = {copy_share, stream_share, invert_share};
+    Copy copy = {(guint8 *)bench->words, (guint8 *)(bench->words + 2 * bench->n)};
     const RpDtype dtype =
         what == FUSED_SUM || what == SUM_SQUARES_SUM ? RP_DTYPE_FP32 : RP_DTYPE_BF16;
     const RpOptimizerStep step = {
@@ -176,17 +169,12 @@ run(Bench *bench, RpPool *pool, What what)
         .gradient_dtype = dtype,
         .published_dtype = RP_DTYPE_BF16,
     };
-    RpOptimizerLayer *layer;
 
     switch (what) {
     case MEMCPY:
-        rp_pool_run(pool, 0, 2 * bench->n, 4096, memcpy_share, bench);
-        return;
     case STREAM:
-        rp_pool_run(pool, 0, 2 * bench->n, 4096, stream_share, bench);
-        return;
     case IN_PLACE:
-        rp_pool_run(pool, 0, 4 * bench->n, 4096, in_place_share, bench);
+        rp_pool_run(pool, 0, (what == IN_PLACE ? 16 : 8) * bench->n, 16384, copies[what], &copy);
         return;
     case SUM_SQUARES:
     case SUM_SQUARES_SUM:
@@ -210,17 +198,6 @@ run(Bench *bench, RpPool *pool, What what)
     case COPY_WEIGHTS:
         rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n, bench->published,
                                    RP_DTYPE_BF16);
-        return;
-    case FUSED_BF16:
-    case FUSED_INT8:
-    case FUSED_SHARED:
-    case FUSED_LION:
-    case FUSED_LEAST:
-        layer = bench->narrow[what - FUSED_BF16];
-        rp_optimizer_layer_apply(forms[what - FUSED_BF16].rule == RP_UPDATE_LION ? bench->lion
-                                                                                 : bench->optimizer,
-                                 layer, &step);
-        rp_optimizer_layer_finish(layer);
         return;
     default:
         rp_optimizer_layer_apply(bench->optimizer, bench->layer, &step);
@@ -280,37 +257,19 @@ fill(Bench *bench, RpPool *pool)
     for (gsize i = 0; i < bench->n; i++)
         bench->state[i] = rp_float_from_bf16(bench->gradient[i]);
     g_rand_free(rand);
-    for (guint m = 0; m < N_FORMS; m++) {
-        RpAdamwOptions narrow = options;
-        g_autoptr(RpOptimizer) optimizer = NULL;
-
-        narrow.form = forms[m];
-        optimizer = rp_optimizer_new(&narrow, NULL, pool, &error);
-        die_of(error);
-        bench->narrow_state[m] = new_array(rp_optimizer_state_bytes(narrow.form, bench->n), 1);
-        bench->narrow[m] =
-            rp_optimizer_layer_new(optimizer, bench->narrow_state[m], bench->n, NULL, 0);
-        if (forms[m].shared)
-            rp_optimizer_layer_share(bench->narrow[m], bench->published);
-        rp_optimizer_layer_set_weights(bench->narrow[m], 0, bench->state, bench->n);
-    }
 }
 
 static void
 compare(Bench *bench, RpPool *pool)
 {
     static const char *const names[N_WHATS] = {
-        "memcpy",         "streaming copy", "in place",      "fused",   "lean",
-        "fused, bf16",    "fused, int8",    "fused, shared", "lion",    "lion, shared int8",
-        "fused, sum",     "fused, 2",       "fused, 4",      "early",   "early, 4",
-        "norm",           "norm, sum",      "norm, 2",       "norm, 4", "accumulate",
-        "copy gradients", "copy weights"};
+        "memcpy",   "streaming copy", "in place",   "fused",          "lean",        "fused, sum",
+        "fused, 2", "fused, 4",       "early",      "early, 4",       "norm",        "norm, sum",
+        "norm, 2",  "norm, 4",        "accumulate", "copy gradients", "copy weights"};
     double best[8][N_WHATS] = {{0}};
     const RpAdamwOps *const *variants = rp_adamw_variants();
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
-    RpAdamwOptions lion = options;
 
-    lion.form.rule = RP_UPDATE_LION;
     for (guint round = 0; round < ROUNDS; round++)
         for (guint v = 0; variants[v] != NULL; v++) {
             if (!variants[v]->supported())
@@ -318,9 +277,6 @@ compare(Bench *bench, RpPool *pool)
             g_autoptr(GError) error = NULL;
             g_clear_pointer(&bench->optimizer, rp_optimizer_free);
             bench->optimizer = rp_optimizer_new(&options, variants[v], pool, &error);
-            die_of(error);
-            g_clear_pointer(&bench->lion, rp_optimizer_free);
-            bench->lion = rp_optimizer_new(&lion, variants[v], pool, &error);
             die_of(error);
             for (guint what = 0; what < N_WHATS; what++)
                 best[v][what] = MAX(best[v][what], bytes_per_s(bench, pool, (What)what));
@@ -377,10 +333,11 @@ next_threads(guint n_threads)
     return n_threads == all ? all + 1 : MIN(2 * n_threads, all);
 }
 
-int
-main(int argc, char **argv)
+static void
+measure_passes(const char *millions)
 {
-    Bench bench = {.n = (gsize)(argc > 1 ? g_ascii_strtoull(argv[1], NULL, 10) : 16) << 20};
+    Bench bench = {.n = (gsize)(millions != NULL ? g_ascii_strtoull(millions, NULL, 10) : 16)
+                        << 20};
 
     bench.gradient = new_array(ROUNDS_APART * bench.n, sizeof(uint16_t));
     bench.published = new_array(bench.n, sizeof(uint16_t));
@@ -400,16 +357,189 @@ main(int argc, char **argv)
         printf("%u       begin and end: %.1f us, after a pause %.1f us\n", n_threads,
                empty_run_us(pool, 10000, 0), empty_run_us(pool, 200, PAUSE_US));
         g_clear_pointer(&bench.optimizer, rp_optimizer_free);
-        g_clear_pointer(&bench.lion, rp_optimizer_free);
-    }
-    for (guint m = 0; m < N_FORMS; m++) {
-        rp_optimizer_layer_free(bench.narrow[m]);
-        g_aligned_free(bench.narrow_state[m]);
     }
     rp_optimizer_layer_free(bench.layer);
     g_aligned_free(bench.state);
     g_aligned_free(bench.words);
     g_aligned_free(bench.published);
     g_aligned_free(bench.gradient);
+}
+
+/* ---- state formats ---- */
+
+#define CACHED ((gsize)16384) /* parameters of a span in the caches */
+#define SPAN ((gsize)262144)  /* parameters of a thread's span in memory */
+#define MILLIONS 61           /* size of the layer in memory: more than caches hold */
+#define STATE ((gsize)12)     /* most bytes of state a parameter */
+#define COPIED (8 * SPAN)     /* bytes that a thread copies in a span: of a parameter, 8 */
+
+static const struct {
+    const char *name;
+    RpStateFormat form;
+} formats[] = {
+    {"fp32", {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_FP32}},
+    {"bf16", {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_BF16}},
+    {"int8", {RP_UPDATE_ADAMW, RP_MOMENTS_FP32, RP_MOMENTS_INT8}},
+    {"fp32, master bf16", {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_FP32, .shared = TRUE}},
+    {"bf16, master bf16", {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_BF16, .shared = TRUE}},
+    {"int8, master bf16", {RP_UPDATE_ADAMW, RP_MOMENTS_BF16, RP_MOMENTS_INT8, .shared = TRUE}},
+    {"lion fp32", {RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_FP32}},
+    {"lion bf16", {RP_UPDATE_LION, RP_MOMENTS_FP32, RP_MOMENTS_BF16}},
+    {"lion int8, master bf16", {RP_UPDATE_LION, RP_MOMENTS_BF16, RP_MOMENTS_INT8, .shared = TRUE}},
+};
+
+/* Memory that all threads work on; it lies on huge pages if the system has them. */
+typedef struct {
+    RpPool *pool;
+    gsize n; /* parameters in memory: whole spans of all threads */
+    guint8 *state;
+    uint16_t *gradient;
+    uint16_t *published[2]; /* a step of shared weights reads one and writes the other */
+} Memory;
+
+static gsize
+span_of(const Memory *memory)
+{
+    return SPAN * rp_pool_n_threads(memory->pool);
+}
+
+static double
+seconds_since(gint64 start_us)
+{
+    return (double)(g_get_monotonic_time() - start_us) * 1e-6;
+}
+
+/* The fastest of memcpy(), of a copy around the caches, and of one in place: bytes read and written per
+ * second by all threads. */
+static double
+copy_bytes_per_s(const Memory *memory, double seconds)
+{
+    const RpPoolFunc variants[] = {copy_share, stream_share, invert_share};
+    const gint64 begin_us = g_get_monotonic_time();
+    const gsize bytes = COPIED * rp_pool_n_threads(memory->pool);
+    const gsize half = memory->n * STATE / 2 / bytes * bytes;
+    double best_s = G_MAXDOUBLE;
+
+    for (gsize at = 0; seconds_since(begin_us) < seconds; at = (at + bytes) % half)
+        for (guint variant = 0; variant < G_N_ELEMENTS(variants); variant++) {
+            Copy copy = {memory->state + at, memory->state + half + at};
+            const gint64 start_us = g_get_monotonic_time();
+
+            rp_pool_run(memory->pool, 0, bytes, 4096, variants[variant], &copy);
+            best_s = MIN(best_s, seconds_since(start_us));
+            at = (at + bytes) % half;
+        }
+    return 2.0 * (double)bytes / best_s;
+}
+
+/* Parameters per second of a layer of @n, stepped @span at a time by @pool; the fastest of @count spans in
+ * a row. */
+static double
+parameters_per_s(const Memory *memory, RpPool *pool, const RpAdamwOps *ops, RpStateFormat form,
+                 gsize n, gsize span, guint count, double seconds)
+{
+    const gint64 begin_us = g_get_monotonic_time();
+    RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpOptimizer) optimizer = NULL;
+    g_autoptr(RpOptimizerLayer) layer = NULL;
+    gint64 start_us = begin_us;
+    double best = 0;
+
+    options.form = form;
+    optimizer = rp_optimizer_new(&options, ops, pool, &error);
+    die_of(error);
+    layer = rp_optimizer_layer_new(optimizer, memory->state, n, NULL, 0);
+    if (form.shared)
+        rp_optimizer_layer_share(layer, memory->published[1]);
+    for (guint64 done = 0; done <= 2 * count || seconds_since(begin_us) < seconds; done++) {
+        const gsize first = done * span % n;
+        const RpOptimizerStep step = {.learning_rate = 1e-4,
+                                      .gradient_scale = 1e-3,
+                                      .first = first,
+                                      .n_parameters = span,
+                                      .gradient = {{memory->gradient + first}},
+                                      .gradient_dtype = RP_DTYPE_BF16,
+                                      .published = memory->published[done * span / n % 2] + first,
+                                      .published_dtype = RP_DTYPE_BF16};
+
+        if (done % count == 0) {
+            if (done > count)
+                best = MAX(best, (double)(count * span) / seconds_since(start_us));
+            start_us = g_get_monotonic_time();
+        }
+        rp_optimizer_layer_apply(optimizer, layer, &step);
+        if (first + span == n)
+            rp_optimizer_layer_finish(layer);
+    }
+    return best;
+}
+
+/* Counts the state once read and once written, the gradient, and the published weight of a
+ * parameter. */
+static double
+format_bytes(RpStateFormat form)
+{
+    return (double)rp_optimizer_state_traffic(form, RP_MOMENT_BLOCK) / RP_MOMENT_BLOCK + 4;
+}
+
+/* Measures one state format and variant. */
+static void
+measure(const Memory *memory, const char *name, RpStateFormat form, const RpAdamwOps *ops,
+        double copy, double seconds)
+{
+    const double bytes = format_bytes(form);
+    const double cached = parameters_per_s(memory, NULL, ops, form, CACHED, CACHED, 16, seconds);
+    const double apart =
+        parameters_per_s(memory, memory->pool, ops, form, memory->n, span_of(memory), 1, seconds);
+
+    printf("%-23s %-8s %5.1f  %9.0f  %9.0f  %7.1f  %6.1f %%  %7.1f\n", name, ops->name, bytes,
+           cached * 1e-6, apart * 1e-6, apart * bytes * 1e-9, 100 * apart * bytes / copy,
+           0.8 * copy / (bytes * cached));
+    fflush(stdout);
+}
+
+/* Measures every state format and variant with a pool of @n_threads. */
+static void
+measure_formats(double seconds, guint n_threads, gsize millions)
+{
+    GError *error = NULL;
+    g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
+    Memory memory = {.pool = pool};
+    double copy;
+
+    die_of(error);
+    memory.n = MAX((millions << 20) / span_of(&memory), 2) * span_of(&memory);
+    memory.state = new_array(memory.n, STATE);
+    memory.gradient = new_array(memory.n, sizeof(uint16_t));
+    for (guint i = 0; i < 2; i++)
+        memory.published[i] = new_array(memory.n, sizeof(uint16_t));
+    for (gsize i = 0; i < memory.n; i++)
+        memory.gradient[i] = rp_bf16_from_float(sinf((float)(i % 65521)));
+    copy = copy_bytes_per_s(&memory, 4 * seconds);
+    printf("%u threads copy %.1f GB/s, read and written\n"
+           "                                        Mparameters/s                       threads\n"
+           "format                  variant  bytes  in caches  in memory     GB/s   of copy  for "
+           "80 %%\n",
+           rp_pool_n_threads(pool), copy * 1e-9);
+    for (gsize i = 0; i < G_N_ELEMENTS(formats); i++)
+        for (const RpAdamwOps *const *ops = rp_adamw_variants(); *ops != NULL; ops++)
+            if ((*ops)->supported())
+                measure(&memory, formats[i].name, formats[i].form, *ops, copy, seconds);
+    for (guint i = 0; i < 2; i++)
+        g_aligned_free(memory.published[i]);
+    g_aligned_free(memory.state);
+    g_aligned_free(memory.gradient);
+}
+
+int
+main(int argc, char **argv)
+{
+    if (argc > 1 && g_str_equal(argv[1], "formats"))
+        measure_formats(argc > 2 ? g_ascii_strtod(argv[2], NULL) : 0.5,
+                        argc > 3 ? (guint)g_ascii_strtoull(argv[3], NULL, 10) : 0,
+                        argc > 4 ? g_ascii_strtoull(argv[4], NULL, 10) : MILLIONS);
+    else
+        measure_passes(argc > 1 ? argv[1] : NULL);
     return 0;
 }

@@ -16,9 +16,9 @@
 typedef struct {
     FILE *csv;            /* or NULL */
     const char *part;     /* the part that runs */
-    guint gpus;           /* GPUs of the machine; 0: only parts that need none run */
+    guint gpus;           /* GPUs of the machine */
     guint64 pinned_bytes; /* bytes pinned at a time */
-    const char *profiles; /* directory of qwen3-1.7b.json and qwen3-235b-a22b.json */
+    const char *profiles; /* directory of qwen3-1.7b.json */
 } RpOverheads;
 
 /**

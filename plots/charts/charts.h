@@ -83,7 +83,7 @@ RpFigure *rp_balance_figure(const char *name, const char *title, const RpProfile
 
 /*
  * Line charts: throughput against GPUs or sequence length (Figures 13, 14), operational intensity
- * (Figure 17), the simulator's cost against a plan's size.
+ * (Figure 17).
  */
 
 typedef enum {
@@ -131,20 +131,6 @@ void rp_line_chart_add_level(RpLineChart *chart, const char *title, double y);
 
 /* (transfer full) */
 RpFigure *rp_line_chart_figure(const RpLineChart *chart);
-
-/**
- * rp_line_chart_from_csv:
- * @name: base name of the figure
- * @csv_text: first line: titles of the columns; first column x, each further one a series, whose
- *   line passes over empty fields. Both axes become logarithmic (base 10), with tics as 1k or 10M.
- * @y_title: the series' title, with unit
- *
- * The simulator's and the partitioner's cost against size: the benchmarks write such tables.
- *
- * Errors: RP_PLOT_ERROR_DATA naming the line
- */
-RpFigure *rp_line_chart_from_csv(const char *name, const char *title, const char *y_title,
-                                 const char *csv_text, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /*
  * Memory: bytes in use over time on every device and the host, by purpose.

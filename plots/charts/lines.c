@@ -41,8 +41,7 @@ struct _RpLineChart {
     char *x_title;
     char *y_title;
     gboolean tics_at_points;
-    GArray *tics;        /* (element-type double) */
-    gboolean short_tics; /* 1k, 10M */
+    GArray *tics; /* (element-type double) */
     guint x_base;
     guint y_base;
     double x_low, x_high;
@@ -262,21 +261,6 @@ append_plot(const RpLineChart *chart, gboolean narrow, GString *script)
     }
 }
 
-/* Instead of 1000 or 1e+06: gnuplot takes such tics only if they are within the axis. */
-static void
-append_short_tics(GString *script, char axis)
-{
-    static const char *const prefixes[] = {"k", "M", "G", "T"};
-    double value = 1000;
-
-    rp_text_append(script, "set format %c '%%.10g'\nset %ctics add (", axis, axis);
-    for (guint i = 0; i < G_N_ELEMENTS(prefixes); i++)
-        for (guint one = 1; one < 1000; one *= 10, value *= 10)
-            rp_text_append(script, "%s'%u%s' %.0f", value > 1000 ? ", " : "", one, prefixes[i],
-                           value);
-    g_string_append(script, ")\n");
-}
-
 /* At 1, 2 and 5 times powers of ten: gnuplot names powers alone, of which an axis may have but two. */
 static void
 append_decades(GString *script, double low, double high)
@@ -437,10 +421,6 @@ rp_line_chart_figure(const RpLineChart *chart)
         append_decades(script, chart->y_low, chart->y_high);
     append_levels(chart, narrow, script);
     append_tics(chart, wide - LEFT - right, script);
-    if (chart->short_tics) {
-        append_short_tics(script, 'x');
-        append_short_tics(script, 'y');
-    }
     rp_text_append(script,
                    "set lmargin at screen px(%d)\nset rmargin at screen 1 - px(%u)\n"
                    "set tmargin at screen 1 - py(%d)\n",
@@ -452,70 +432,4 @@ rp_line_chart_figure(const RpLineChart *chart)
                        BOTTOM, right - 8);
     append_plot(chart, narrow, script);
     return figure;
-}
-
-static gboolean
-read_field(const char *field, double *value)
-{
-    char *end = NULL;
-
-    if (*field == '\0') {
-        *value = NAN;
-        return TRUE;
-    }
-    *value = g_ascii_strtod(field, &end);
-    return end != field && *end == '\0' && isfinite(*value) && *value > 0;
-}
-
-RpFigure *
-rp_line_chart_from_csv(const char *name, const char *title, const char *y_title,
-                       const char *csv_text, GError **error)
-{
-    g_auto(GStrv) lines = g_strsplit(csv_text, "\n", -1);
-    g_auto(GStrv) titles = g_strsplit(lines[0] != NULL ? g_strchomp(lines[0]) : "", ",", -1);
-    guint columns = g_strv_length(titles);
-    g_autoptr(GArray) values = g_array_new(FALSE, FALSE, sizeof(double));
-    guint rows = 0;
-
-    for (guint i = 1; columns >= 2 && lines[i] != NULL; i++) {
-        g_auto(GStrv) fields = g_strsplit(g_strstrip(lines[i]), ",", -1);
-        double value;
-
-        if (*lines[i] == '\0')
-            continue;
-        for (guint c = 0; c < columns; c++) {
-            if (g_strv_length(fields) != columns || !read_field(fields[c], &value) ||
-                (c == 0 && !isfinite(value))) {
-                g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
-                            "line %u: expected %u positive numbers separated by commas, found "
-                            "\"%s\"",
-                            i + 1, columns, lines[i]);
-                return NULL;
-            }
-            g_array_append_val(values, value);
-        }
-        rows++;
-    }
-    if (rows == 0) {
-        g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
-                            "no data: expected a line of column titles, then lines of numbers");
-        return NULL;
-    }
-    g_autoptr(RpLineChart) chart = rp_line_chart_new(name, title, titles[0], y_title);
-    g_autofree double *x = g_new(double, rows);
-    g_autofree double *y = g_new(double, rows);
-    for (guint c = 1; c < columns; c++) {
-        guint n = 0;
-
-        for (guint r = 0; r < rows; r++) {
-            x[n] = g_array_index(values, double, r *columns);
-            y[n] = g_array_index(values, double, r *columns + c);
-            n += isfinite(y[n]) ? 1 : 0;
-        }
-        rp_line_chart_add(chart, titles[c], rp_colour_of_series(c - 1), RP_LINE_WITH_POINTS, x, y,
-                          n);
-    }
-    chart->short_tics = TRUE;
-    rp_line_chart_set_log(chart, 10, 10);
-    return rp_line_chart_figure(chart);
 }

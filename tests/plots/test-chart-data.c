@@ -291,41 +291,6 @@ RP_TEST(narrow_lines_have_fewer_labels_and_letters_for_levels)
     assert_non_null(strstr(rp_figure_script(small)->str, "set rmargin at screen 1 - px(20)"));
 }
 
-RP_TEST(a_table_of_a_benchmark_becomes_a_chart)
-{
-    RpFigure *figure = rp_must(rp_line_chart_from_csv, "cost", "cost", "seconds",
-                               "tasks,compute,full\n1000,0.0001,\n10000,0.001,0.01\n");
-
-    assert_non_null(strstr(rp_figure_data(figure)->str, "1000 0.0001\n10000 0.001\n"));
-    assert_non_null(strstr(rp_figure_data(figure)->str, "seconds\n10000 0.01\n"));
-    assert_non_null(strstr(rp_figure_script(figure)->str, "'1M' 1000000,"));
-    rp_figure_free(figure);
-}
-
-RP_TEST(a_table_that_cannot_be_read_names_the_line)
-{
-    static const struct {
-        const char *text;
-        const char *part;
-    } cases[] = {
-        {"", "no data"},
-        {"tasks,seconds\n", "no data"},
-        {"tasks,seconds\n1,2\n3\n", "line 3"},
-        {"tasks,seconds\n1,fast\n", "line 2"},
-        {"tasks,seconds\n0,1\n", "line 2"},
-        {"tasks,seconds\n,1\n", "line 2"},
-        {"tasks,seconds\n1,nan\n", "line 2"},
-    };
-
-    for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
-        g_autoptr(GError) error = NULL;
-
-        assert_null(rp_line_chart_from_csv("c", "c", "y", cases[i].text, &error));
-        assert_true(g_error_matches(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA));
-        rp_assert_error_message_contains(error, cases[i].part);
-    }
-}
-
 RP_TEST(balance_shows_the_time_of_each_slot)
 {
     g_autoptr(RpProfile) profile = profile_of_blocks(4);

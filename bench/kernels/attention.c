@@ -1,13 +1,12 @@
 /*
- * Causal attention on the GPU, by the built-in kernels and by cuDNN: medians by CUDA events, in TFLOP/s, and backward
- * by each of its kernel variants (exec/cuda/attention/variants.h), in rotation. Where cuDNN does not run, the built-in
- * kernels are timed in its place, and the reason is printed.
+ * Causal attention, by the built-in kernels and by cuDNN, and backward by each of its kernel variants
+ * (exec/cuda/attention/variants.h), in rotation. Where cuDNN does not run, the built-in kernels are timed in its place,
+ * and the reason is printed.
  *
  * TFLOP/s count as usual: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times that, whatever is
- * computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, 16384 tokens or one sequence, random
- * inputs.
+ * computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, 16384 tokens or one sequence.
  *
- *   bench-cuda-attention [--length 8192] [--head-size 64] [--way mma]
+ *   bench-cuda-kernels attention [--length 8192] [--head-size 64] [--variant mma]
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +14,7 @@
 
 #include <glib.h>
 
-#include "bench/cuda-time.h"
+#include "bench/kernels/kernels.h"
 #include "exec/cuda/attention/variants.h"
 
 #define HEADS ((size_t)16)
@@ -26,7 +25,7 @@
 typedef void (*Launcher)(RpKernelStream *stream, const RpAttentionArgs *args);
 
 typedef struct {
-    RpKernelStream *stream;
+    const RpBench *bench;
     Launcher launch; /* NULL: backward by @variant */
     const RpAttentionArgs *args;
     RpBackwardVariant variant;
@@ -38,9 +37,10 @@ launch_once(const void *data)
     const Run *run = data;
 
     if (run->launch != NULL)
-        run->launch(run->stream, run->args);
+        run->launch(run->bench->stream, run->args);
     else
-        rp_bench_must(rp_cuda_attention_backward_by(run->variant, run->args, NULL), "backward");
+        rp_bench_must(rp_cuda_attention_backward_by(run->variant, run->args, run->bench->lane),
+                      "backward");
 }
 
 /* @what: 1 forward, 2.5 backward */
@@ -54,7 +54,7 @@ count_flop(const RpAttentionArgs *args, double what)
 
 /* Runs the backward by all kernel variants whose name contains @name, one after the other. */
 static void
-print_variants(RpKernelStream *stream, const RpAttentionArgs *args, const char *name)
+print_variants(const RpBench *bench, const RpAttentionArgs *args, const char *name)
 {
     Run of_variant[RP_N_BACKWARD_VARIANTS];
     RpBenchRun runs[RP_N_BACKWARD_VARIANTS];
@@ -65,11 +65,11 @@ print_variants(RpKernelStream *stream, const RpAttentionArgs *args, const char *
         if (!rp_cuda_backward_variant_can((RpBackwardVariant)variant, args) ||
             strstr(rp_cuda_backward_variant_name((RpBackwardVariant)variant), name) == NULL)
             continue;
-        of_variant[n] = (Run){stream, NULL, args, (RpBackwardVariant)variant};
+        of_variant[n] = (Run){bench, NULL, args, (RpBackwardVariant)variant};
         runs[n] = (RpBenchRun){launch_once, &of_variant[n]};
         n++;
     }
-    rp_bench_medians_ms(stream, NULL, runs, n, 0, ms);
+    rp_bench_medians_ms(bench, runs, n, ms);
     for (guint i = 0; i < n; i++)
         printf("%8zu %6zu  %-8s %-8s %10.3f %8.1f\n", args->max_length, args->sequences,
                rp_cuda_backward_variant_name(of_variant[i].variant), "backward", ms[i],
@@ -78,28 +78,26 @@ print_variants(RpKernelStream *stream, const RpAttentionArgs *args, const char *
 }
 
 static void
-print_pass(RpKernelStream *stream, Launcher launch, const RpAttentionArgs *args, double what)
+print_pass(const RpBench *bench, Launcher launch, const RpAttentionArgs *args, double what)
 {
-    const guint64 before = rp_cuda_stream_cudnn_runs(stream);
-    const double ms =
-        rp_bench_median_ms(stream, NULL, launch_once, &(Run){stream, launch, args, 0}, 0);
+    const guint64 before = rp_cuda_stream_cudnn_runs(bench->stream);
+    const double ms = rp_bench_median_ms(bench, launch_once, &(Run){bench, launch, args, 0});
     const gboolean ran =
-        rp_cuda_stream_cudnn_runs(stream) - before == RP_BENCH_WARM_UP + RP_BENCH_REPEATS;
+        rp_cuda_stream_cudnn_runs(bench->stream) - before >= RP_BENCH_WARM_UP + RP_BENCH_REPEATS;
 
     printf("%8zu %6zu  %-8s %-8s %10.3f %8.1f", args->max_length, args->sequences,
            rp_attention_name(args->choice), what > 1 ? "backward" : "forward", ms,
            count_flop(args, what) / ms * 1e-9);
     if (args->choice == RP_ATTENTION_CUDNN && !ran)
-        printf("  built in: %s", rp_cuda_stream_cudnn_reason(stream));
+        printf("  built in: %s", rp_cuda_stream_cudnn_reason(bench->stream));
     printf("\n");
     fflush(stdout);
 }
 
 static void
-run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequences,
-    const char *variant)
+run(const RpBench *bench, RpAttentionArgs *args, size_t length, size_t sequences)
 {
-    const RpKernels *kernels = rp_cuda_kernels();
+    const RpKernels *kernels = bench->kernels;
     int32_t starts[16];
     int32_t *device_starts = rp_bench_memory(sizeof starts);
 
@@ -117,74 +115,40 @@ run(RpKernelStream *stream, RpAttentionArgs *args, size_t length, size_t sequenc
             continue;
         args->workspace = rp_bench_memory(MAX(kernels->attention_forward_workspace(args),
                                               kernels->attention_backward_workspace(args)));
-        if (variant == NULL) {
-            print_pass(stream, kernels->attention_forward, args, 1);
+        if (bench->variant == NULL) {
+            print_pass(bench, kernels->attention_forward, args, 1);
             if (choice == RP_ATTENTION_BUILTIN)
-                print_pass(stream, kernels->attention_backward, args, 2.5);
+                print_pass(bench, kernels->attention_backward, args, 2.5);
         } else if (choice == RP_ATTENTION_BUILTIN) {
-            kernels->attention_forward(stream, args);
+            kernels->attention_forward(bench->stream, args);
         }
         if (choice == RP_ATTENTION_BUILTIN)
-            print_variants(stream, args, variant != NULL ? variant : "");
+            print_variants(bench, args, bench->variant != NULL ? bench->variant : "");
         rp_bench_must(cudaFree(args->workspace), "cudaFree");
     }
     rp_bench_must(cudaFree(device_starts), "cudaFree");
 }
 
-static gboolean
-parse(int *argc, char ***argv, int *length, int *head_size, char **variant)
-{
-    const GOptionEntry known[] = {
-        {"length", 0, 0, G_OPTION_ARG_INT, length, "One length alone: 2048, 8192 or 32768", "N"},
-        {"head-size", 0, 0, G_OPTION_ARG_INT, head_size, "64 or 128 (default)", "N"},
-        {"way", 0, 0, G_OPTION_ARG_STRING, variant,
-         "Ways of backward with this in their names alone", "NAME"},
-        G_OPTION_ENTRY_NULL,
-    };
-    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
-    g_autoptr(GError) error = NULL;
-
-    g_option_context_add_main_entries(context, known, NULL);
-    if (!g_option_context_parse(context, argc, argv, &error)) {
-        fprintf(stderr, "%s\n", error->message);
-        return FALSE;
-    }
-    if (*argc > 1)
-        fprintf(stderr, "expected no argument, found \"%s\"\n", (*argv)[1]);
-    else if (*length != 0 && *length != 2048 && *length != 8192 && *length != 32768)
-        fprintf(stderr, "--length: expected 2048, 8192 or 32768, found %d\n", *length);
-    else if (*head_size != 64 && *head_size != 128)
-        fprintf(stderr, "--head-size: expected 64 or 128, found %d\n", *head_size);
-    else
-        return TRUE;
-    return FALSE;
-}
-
-int
-main(int argc, char **argv)
+gboolean
+rp_bench_attention(const RpBench *bench)
 {
     static const struct {
         size_t length, sequences;
     } shapes[] = {{2048, 8}, {8192, 2}, {32768, 1}};
 
     const size_t n = MOST_TOKENS * HEADS * D, kv_n = MOST_TOKENS * KV_HEADS * D;
-    int count = 0, length = 0, head_size = D;
-    g_autofree char *variant = NULL;
-    g_autoptr(GError) error = NULL;
-    RpKernelStream *stream;
+    const size_t head_size = bench->head_size > 0 ? (size_t)bench->head_size : D;
+    gboolean found = FALSE;
     RpAttentionArgs args = {
         .dtype = RP_DTYPE_BF16, .tokens = MOST_TOKENS, .heads = HEADS, .kv_heads = KV_HEADS};
 
-    if (!parse(&argc, &argv, &length, &head_size, &variant))
-        return 2;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        return 77;
-    stream = rp_cuda_stream_new(0, NULL, &error);
-    if (stream == NULL) {
-        fprintf(stderr, "bench-cuda-attention: %s\n", error->message);
-        return 1;
+    for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
+        found = found || bench->length == 0 || (size_t)bench->length == shapes[i].length;
+    if (!found || (head_size != 64 && head_size != 128)) {
+        fprintf(stderr, "expected a length of 2048, 8192 or 32768, and heads of 64 or 128\n");
+        return FALSE;
     }
-    args.head_size = (size_t)head_size;
+    args.head_size = head_size;
     args.scale = 1.0f / sqrtf((float)head_size);
     args.q = rp_bench_random(RP_DTYPE_BF16, n, 1);
     args.k = rp_bench_random(RP_DTYPE_BF16, kv_n, 1);
@@ -197,8 +161,7 @@ main(int argc, char **argv)
     args.lse = rp_bench_memory(MOST_TOKENS * HEADS * sizeof(float));
     printf("  length  batch  by       pass             ms  TFLOP/s\n");
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
-        if (length == 0 || (size_t)length == shapes[i].length)
-            run(stream, &args, shapes[i].length, shapes[i].sequences, variant);
-    rp_cuda_stream_free(stream);
-    return 0;
+        if (bench->length == 0 || (size_t)bench->length == shapes[i].length)
+            run(bench, &args, shapes[i].length, shapes[i].sequences);
+    return TRUE;
 }

@@ -1,13 +1,10 @@
 /*
- * Measures matmuls of fp8 values, and quantization to fp8, beside matmuls of bf16: shapes
- * of Qwen3-1.7B (C 2048, m 6144) and 16384 tokens, or with --hidden and --intermediate of another
- * model. Medians by CUDA events; GB/s count the least bytes that an operation must read and write.
- * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of a
- * long run at the power limit; else a few times.
+ * Matmuls of fp8 values, and quantization to fp8, beside matmuls of bf16: shapes of Qwen3-1.7B (C 2048, m 6144) and
+ * 16384 tokens, or with --hidden and --intermediate of another model.
  */
 #include <stdio.h>
 
-#include "bench/cuda-time.h"
+#include "bench/kernels/kernels.h"
 
 #define STEP 4 /* floats between scales: cuBLASLt takes them at multiples of 16 bytes */
 
@@ -121,10 +118,9 @@ setup(Bench *bench)
 }
 
 static void
-print_run(const Bench *bench, cudaStream_t lane, const Run *run, double warm_up_s)
+print_run(const RpBench *given, const Bench *bench, const Run *run)
 {
-    const double ms =
-        rp_bench_median_ms(bench->stream, lane, run_once, &(Timed){bench, run}, warm_up_s);
+    const double ms = rp_bench_median_ms(given, run_once, &(Timed){bench, run});
     const double elements = (double)run->m * (double)run->n;
     char shape[64];
 
@@ -141,7 +137,7 @@ print_run(const Bench *bench, cudaStream_t lane, const Run *run, double warm_up_
 }
 
 static void
-print_all(const Bench *bench, cudaStream_t lane, gboolean units, double warm_up_s)
+print_all(const RpBench *given, const Bench *bench, gboolean units)
 {
     const size_t T = bench->T, C = bench->C, M = bench->M;
     const Run runs[] = {
@@ -169,54 +165,24 @@ print_all(const Bench *bench, cudaStream_t lane, gboolean units, double warm_up_
     printf("%-22s %-5s %-22s %10s %10s %10s\n", "operation", "A", "shape", "us", "GB/s", "TFLOP/s");
     for (size_t i = 0; i < G_N_ELEMENTS(runs); i++)
         if (units || runs[i].k == 0 || runs[i].dtype < RP_N_DTYPES)
-            print_run(bench, lane, &runs[i], warm_up_s);
+            print_run(given, bench, &runs[i]);
 }
 
-int
-main(int argc, char **argv)
+gboolean
+rp_bench_fp8(const RpBench *given)
 {
-    int hidden = 2048, intermediate = 6144;
-    double warm_up_s = 0;
-    const GOptionEntry known[] = {
-        {"hidden", 0, 0, G_OPTION_ARG_INT, &hidden, "Hidden size", "C"},
-        {"intermediate", 0, 0, G_OPTION_ARG_INT, &intermediate, "Intermediate size", "M"},
-        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &warm_up_s,
-         "Run each operation so long before it is timed", "SECONDS"},
-        G_OPTION_ENTRY_NULL,
-    };
-    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
-    g_autoptr(GError) error = NULL;
-    struct cudaDeviceProp device;
-    cudaStream_t stream;
-    int count = 0;
-
-    g_option_context_add_main_entries(context, known, NULL);
-    if (!g_option_context_parse(context, &argc, &argv, &error) || argc > 1 || hidden < 16 ||
-        intermediate < hidden || intermediate > 65536 || hidden % 16 || intermediate % 16) {
-        fprintf(stderr, "%s\n",
-                error != NULL ? error->message
-                              : "expected no argument, and C <= M <= 65536, multiples of 16");
-        return 2;
-    }
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        return 77;
-    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
-    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-    rp_bench_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                  "cudaStreamCreateWithFlags");
     Bench bench = {.T = 16384,
-                   .C = (size_t)hidden,
-                   .M = (size_t)intermediate,
-                   .kernels = rp_cuda_kernels(),
-                   .stream = rp_cuda_stream_new(0, stream, &error)};
-    if (bench.stream == NULL) {
-        fprintf(stderr, "%s\n", error->message);
-        return 1;
+                   .C = given->hidden > 0 ? (size_t)given->hidden : 2048,
+                   .M = given->intermediate > 0 ? (size_t)given->intermediate : 6144,
+                   .kernels = given->kernels,
+                   .stream = given->stream};
+
+    if (bench.C < 16 || bench.M < bench.C || bench.M > 65536 || bench.C % 16 || bench.M % 16) {
+        fprintf(stderr, "expected C <= M <= 65536, multiples of 16\n");
+        return FALSE;
     }
     setup(&bench);
     rp_bench_must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    printf("%s, median of %d after %g s each\n\n", device.name, RP_BENCH_REPEATS, warm_up_s);
-    print_all(&bench, stream, device.major * 10 + device.minor >= 89, warm_up_s);
-    rp_cuda_stream_free(bench.stream);
-    return 0;
+    print_all(given, &bench, given->device->major * 10 + given->device->minor >= 89);
+    return TRUE;
 }

@@ -1,16 +1,11 @@
 /*
- * Measures the CUDA kernels at the shapes of Qwen3-1.7B (C 2048, m 6144, V 151936, 16 query and 8
- * kv heads of 128) and 16384 tokens, in bf16: medians by CUDA events. GB/s count the least bytes
- * that an operation must read and write, TFLOP/s its multiplications and additions (causal
- * attention: half a square). Inputs are random: constant ones draw less power, and clocks rise.
- * --half-sums: the matmuls alone, in fp16, with fp16 sums where C is fp16.
- * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of
- * a long run at the power limit; else a few times.
+ * Kernels of layers at the shapes of Qwen3-1.7B (C 2048, m 6144, V 151936, 16 query and 8 kv heads of 128) and 16384
+ * tokens, in bf16 (causal attention counts half a square). --half-sums: the matmuls alone, in fp16, with fp16 sums
+ * where C is fp16.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "bench/cuda-time.h"
+#include "bench/kernels/kernels.h"
 
 #define T ((size_t)16384)
 #define C ((size_t)2048)
@@ -412,78 +407,24 @@ run(const void *data)
     this->entry->run(this->bench, this->entry);
 }
 
-typedef struct {
-    gboolean half_sums;
-    double warm_up_s;
-} Options;
-
-static gboolean
-parse(int *argc, char ***argv, Options *options)
+gboolean
+rp_bench_layers(const RpBench *given)
 {
-    const GOptionEntry known[] = {
-        {"half-sums", 0, 0, G_OPTION_ARG_NONE, &options->half_sums, "Matmuls alone, fp16 sums",
-         NULL},
-        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &options->warm_up_s,
-         "Run each operation so long before it is timed", "SECONDS"},
-        G_OPTION_ENTRY_NULL,
-    };
-    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
-    g_autoptr(GError) error = NULL;
+    Bench bench = {.dtype = given->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16,
+                   .half_sums = given->half_sums,
+                   .kernels = given->kernels,
+                   .stream = given->stream};
 
-    g_option_context_add_main_entries(context, known, NULL);
-    if (!g_option_context_parse(context, argc, argv, &error))
-        fprintf(stderr, "%s\n", error->message);
-    else if (*argc > 1)
-        fprintf(stderr, "expected no argument, found \"%s\"\n", (*argv)[1]);
-    else if (!(options->warm_up_s >= 0 && options->warm_up_s <= 3600))
-        fprintf(stderr, "--warm-up: expected 0 to 3600 seconds, found %g\n", options->warm_up_s);
-    else
-        return TRUE;
-    return FALSE;
-}
-
-int
-main(int argc, char **argv)
-{
-    Options options = {0};
-    g_autoptr(GError) error = NULL;
-    struct cudaDeviceProp device;
-    cudaStream_t stream;
-    int count = 0;
-    Bench bench;
-
-    if (!parse(&argc, &argv, &options))
-        return 2;
-    bench = (Bench){.dtype = options.half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16,
-                    .half_sums = options.half_sums,
-                    .kernels = rp_cuda_kernels()};
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        return 77;
-    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
-    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-    rp_bench_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                  "cudaStreamCreateWithFlags");
-    bench.stream = rp_cuda_stream_new(0, stream, &error);
-    if (bench.stream == NULL) {
-        fprintf(stderr, "%s\n", error->message);
-        return 1;
-    }
     setup(&bench);
     rp_bench_must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    printf("%s, %s, median of %d", device.name, options.half_sums ? "fp16, fp16 sums" : "bf16",
-           RP_BENCH_REPEATS);
-    if (options.warm_up_s > 0)
-        printf(" after %g s each", options.warm_up_s);
-    printf("\n\n");
     printf("%-20s %-30s %10s %10s %10s\n", "operation", "shape", "us", "GB/s", "TFLOP/s");
     for (size_t i = 0; i < G_N_ELEMENTS(entries); i++) {
         const Entry *entry = &entries[i];
         double ms;
 
-        if (options.half_sums && !g_str_has_prefix(entry->name, "matmul"))
+        if (given->half_sums && !g_str_has_prefix(entry->name, "matmul"))
             continue;
-        ms =
-            rp_bench_median_ms(bench.stream, stream, run, &(Run){&bench, entry}, options.warm_up_s);
+        ms = rp_bench_median_ms(given, run, &(Run){&bench, entry});
         printf("%-20s %-30s %10.1f ", entry->name, entry->shape, ms * 1e3);
         if (entry->bytes > 0)
             printf("%10.0f\n", entry->bytes / ms * 1e-6);
@@ -491,6 +432,5 @@ main(int argc, char **argv)
             printf("%10s %10.0f\n", "", entry->operations / ms * 1e-9);
         fflush(stdout);
     }
-    rp_cuda_stream_free(bench.stream);
-    return 0;
+    return TRUE;
 }

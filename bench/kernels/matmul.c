@@ -1,16 +1,16 @@
 /*
- * Measures the matmuls of a block and of a head by each of the algorithms that cuBLASLt proposes, best
- * first as it thinks, and which of them give the same bits as the first. Shapes of Qwen3-1.7B in bf16
- * and 16384 tokens, or with --tokens, --hidden, --intermediate and --keys of others; those of q, k, v and of
- * gate, up as one matmul, too.
+ * Matmuls of a block and of a head by each of the algorithms that cuBLASLt proposes, best first as it thinks, and which
+ * of them give the same bits as the first. Shapes of Qwen3-1.7B in bf16 and 16384 tokens, or with --tokens, --hidden,
+ * --intermediate and --keys of others; those of q, k, v and of gate, up as one matmul, too.
  *
  *   operation     shape                    first  rank 1 ..
  *   q             16384 x 2048 x 2048      650 =  640 =  661    TFLOP/s; = the first's bits
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "bench/cuda-time.h"
+#include "bench/kernels/kernels.h"
 
 typedef struct {
     const char *name;
@@ -74,7 +74,7 @@ product_of(const Timed *timed)
 }
 
 static void
-print_shape(const Bench *bench, cudaStream_t lane, const Shape *shape, double warm_up_s)
+print_shape(const RpBench *given, const Bench *bench, const Shape *shape)
 {
     const size_t bytes = shape->m * shape->n * (shape->form == RP_MATMUL_TN ? 4 : 2);
     const double flop = 2 * (double)shape->m * (double)shape->n * (double)shape->k;
@@ -97,7 +97,7 @@ print_shape(const Bench *bench, cudaStream_t lane, const Shape *shape, double wa
         same[n++] = rank == 0 || memcmp(product, first, bytes) == 0;
     }
     if (n > 0)
-        rp_bench_medians_ms(bench->streams[0], lane, runs, n, warm_up_s, ms);
+        rp_bench_medians_ms(given, runs, n, ms);
     g_snprintf(text, sizeof text, "%zu x %zu x %zu", shape->m, shape->n, shape->k);
     printf("%-16s %-2s %-22s", shape->name, rp_matmul_layouts[shape->form], text);
     for (guint rank = 0; rank < n; rank++)
@@ -106,46 +106,19 @@ print_shape(const Bench *bench, cudaStream_t lane, const Shape *shape, double wa
     fflush(stdout);
 }
 
-int
-main(int argc, char **argv)
+static size_t
+size_or(int given, size_t usual)
 {
-    int tokens = 16384, hidden = 2048, queries = 2048, keys = 1024, intermediate = 6144;
-    int vocabulary = 151936, chunk = 4096;
-    double warm_up_s = 0;
-    const GOptionEntry known[] = {
-        {"tokens", 0, 0, G_OPTION_ARG_INT, &tokens, "Tokens of a micro-batch", "T"},
-        {"hidden", 0, 0, G_OPTION_ARG_INT, &hidden, "Hidden size", "C"},
-        {"queries", 0, 0, G_OPTION_ARG_INT, &queries, "Heads times their size", "Q"},
-        {"keys", 0, 0, G_OPTION_ARG_INT, &keys, "Heads of keys times their size", "K"},
-        {"intermediate", 0, 0, G_OPTION_ARG_INT, &intermediate, "Intermediate size", "M"},
-        {"vocabulary", 0, 0, G_OPTION_ARG_INT, &vocabulary, "Vocabulary", "V"},
-        {"chunk", 0, 0, G_OPTION_ARG_INT, &chunk, "Tokens of a head's chunk", "N"},
-        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &warm_up_s,
-         "Run each operation so long before it is timed", "SECONDS"},
-        G_OPTION_ENTRY_NULL,
-    };
-    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
-    g_autoptr(GError) error = NULL;
-    struct cudaDeviceProp device;
-    cudaStream_t lane;
-    int count = 0;
+    return given > 0 ? (size_t)given : usual;
+}
 
-    g_option_context_add_main_entries(context, known, NULL);
-    if (!g_option_context_parse(context, &argc, &argv, &error) || argc > 1 ||
-        MIN(MIN(MIN(tokens, hidden), MIN(queries, keys)),
-            MIN(MIN(intermediate, vocabulary), chunk)) < 1) {
-        fprintf(stderr, "%s\n", error != NULL ? error->message : "expected sizes above 0");
-        return 2;
-    }
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        return 77;
-    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
-    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-    rp_bench_must(cudaStreamCreateWithFlags(&lane, cudaStreamNonBlocking),
-                  "cudaStreamCreateWithFlags");
-
-    const size_t T = (size_t)tokens, C = (size_t)hidden, Q = (size_t)queries, K = (size_t)keys,
-                 M = (size_t)intermediate, V = (size_t)vocabulary, N = (size_t)chunk;
+gboolean
+rp_bench_matmul(const RpBench *given)
+{
+    const size_t T = size_or(given->tokens, 16384), C = size_or(given->hidden, 2048),
+                 Q = size_or(given->queries, 2048), K = size_or(given->keys, 1024),
+                 M = size_or(given->intermediate, 6144), V = size_or(given->vocabulary, 151936),
+                 N = size_or(given->chunk, 4096);
     const Shape shapes[] = {
         {"q", RP_MATMUL_NT, .m = T, .n = Q, .k = C},
         {"k", RP_MATMUL_NT, .m = T, .n = K, .k = C},
@@ -174,7 +147,8 @@ main(int argc, char **argv)
         {"d W head +=", RP_MATMUL_TN, .m = V, .n = C, .k = N},
     };
     size_t a = 0, b = 0, c = 0;
-    Bench bench = {.kernels = rp_cuda_kernels()};
+    Bench bench = {.kernels = given->kernels};
+    g_autoptr(GError) error = NULL;
 
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++) {
         a = MAX(a, shapes[i].m * shapes[i].k);
@@ -187,18 +161,17 @@ main(int argc, char **argv)
     bench.c = rp_bench_memory(c);
     bench.workspace = rp_bench_memory(bench.kernels->matmul_workspace(&(RpMatmulArgs){.m = 1}));
     for (guint rank = 0; rank < RP_MATMUL_MAX_VARIANTS; rank++) {
-        bench.streams[rank] = rp_cuda_stream_new(0, lane, &error);
+        bench.streams[rank] = rp_cuda_stream_new(0, given->lane, &error);
         if (bench.streams[rank] == NULL) {
             fprintf(stderr, "%s\n", error->message);
-            return 1;
+            exit(1);
         }
         rp_cuda_stream_take_rank(bench.streams[rank], rank);
     }
-    printf("%s, TFLOP/s, median of %d after %g s each; = : the first's bits\n\n", device.name,
-           RP_BENCH_REPEATS, warm_up_s);
+    printf("TFLOP/s; = : the first's bits\n");
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
-        print_shape(&bench, lane, &shapes[i], warm_up_s);
+        print_shape(given, &bench, &shapes[i]);
     for (guint rank = 0; rank < RP_MATMUL_MAX_VARIANTS; rank++)
         rp_cuda_stream_free(bench.streams[rank]);
-    return 0;
+    return TRUE;
 }

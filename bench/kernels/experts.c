@@ -1,11 +1,10 @@
 /*
- * Measures the kernels between the matmuls of experts, in bf16, at the shapes of Qwen3-30B-A3B and
- * GPT-OSS-20B and 16384 tokens with random choices: medians by CUDA events. GB/s count the least
- * bytes that an operation must read and write.
+ * Kernels between the matmuls of experts, in bf16, at the shapes of Qwen3-30B-A3B and GPT-OSS-20B and 16384 tokens
+ * with random choices.
  */
 #include <stdio.h>
 
-#include "bench/cuda-time.h"
+#include "bench/kernels/kernels.h"
 
 #define T ((size_t)16384)
 
@@ -135,7 +134,7 @@ typedef struct {
 } Entry;
 
 static void
-time_model(const Bench *bench, cudaStream_t lane)
+time_model(const RpBench *given, const Bench *bench)
 {
     const Model *model = bench->model;
     const size_t R = rows_of(model), C = model->C, m = model->m, E = model->E, k = model->k;
@@ -152,7 +151,7 @@ time_model(const Bench *bench, cudaStream_t lane)
     };
 
     for (size_t i = 0; i < G_N_ELEMENTS(entries); i++) {
-        const double ms = rp_bench_median_ms(bench->stream, lane, entries[i].run, bench, 0);
+        const double ms = rp_bench_median_ms(given, entries[i].run, bench);
 
         printf("%-16s %-24s %10.1f %10.0f\n", model->name, entries[i].name, ms * 1e3,
                (double)entries[i].bytes / ms * 1e-6);
@@ -189,36 +188,15 @@ setup(Bench *bench, const Model *model)
     run_sort_rows(bench);
 }
 
-int
-main(void)
+gboolean
+rp_bench_experts(const RpBench *given)
 {
-    g_autoptr(GError) error = NULL;
-    struct cudaDeviceProp device;
-    cudaStream_t stream;
-    int count = 0;
-    Bench bench = {.kernels = rp_cuda_kernels()};
+    Bench bench = {.kernels = given->kernels, .stream = given->stream};
 
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        return 77;
-    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
-    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-    rp_bench_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                  "cudaStreamCreateWithFlags");
-    bench.stream = rp_cuda_stream_new(0, stream, &error);
-    if (bench.stream == NULL) {
-        fprintf(stderr, "%s\n", error->message);
-        return 1;
-    }
-    printf("%s, bf16, %zu tokens, median of %d\n\n", device.name, T, RP_BENCH_REPEATS);
     printf("%-16s %-24s %10s %10s\n", "shapes of", "operation", "us", "GB/s");
     for (size_t i = 0; i < G_N_ELEMENTS(models); i++) {
         setup(&bench, &models[i]);
-        time_model(&bench, stream);
+        time_model(given, &bench);
     }
-    if (!bench.kernels->check(bench.stream, &error)) {
-        fprintf(stderr, "%s\n", error->message);
-        return 1;
-    }
-    rp_cuda_stream_free(bench.stream);
-    return 0;
+    return TRUE;
 }

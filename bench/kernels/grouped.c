@@ -1,15 +1,14 @@
 /*
- * Measures matmuls of experts at the shapes of published models: TFLOP/s of each kernel variant
- * (exec/cuda/grouped/ways.h; * marks the one that layers get) and of cuBLASLt called for one expert after another,
- * which must know their rows. Medians by CUDA events, variants in rotation; inputs are random, in bf16. Rows of experts
- * are the mean, or (skewed) between 0.2 and 1.8 times it.
+ * Matmuls of experts at the shapes of published models: TFLOP/s of each kernel variant (exec/cuda/grouped/variants.h; *
+ * marks the one that layers get) and of cuBLASLt called for one expert after another, which must know their rows.
+ * Variants run in rotation, in bf16. Rows of experts are the mean, or (skewed) between 0.2 and 1.8 times it.
  * NT: forward, NN: input gradient, TN: weight gradient, += fp32 (--gradients: or =, as a slot's first micro-batch, or =
  * in 16 bits, as torch._grouped_mm).
  */
 #include <stdio.h>
 #include <string.h>
 
-#include "bench/cuda-time.h"
+#include "bench/kernels/kernels.h"
 #include "exec/cuda/grouped/variants.h"
 
 #define MOST_EXPERTS 128
@@ -33,15 +32,7 @@ static const Entry entries[] = {
 };
 
 typedef struct {
-    char *model, *variant, *gradients;
-    int tokens;
-    gboolean half_sums;
-    double warm_up_s;
-} Options;
-
-typedef struct {
-    RpKernelStream *stream;
-    cudaStream_t lane;
+    const RpBench *bench;
     RpGroupedMatmulArgs args;
     int32_t offsets[MOST_EXPERTS + 1];
     RpGroupedVariant variant;
@@ -53,7 +44,8 @@ run_variant(const void *data)
 {
     const Run *run = data;
 
-    rp_bench_must(rp_cuda_grouped_matmul_by(run->variant, &run->args, run->lane), "grouped matmul");
+    rp_bench_must(rp_cuda_grouped_matmul_by(run->variant, &run->args, run->bench->lane),
+                  "grouped matmul");
 }
 
 static const void *
@@ -75,8 +67,8 @@ run_loop(const void *data)
         const size_t b = adds ? first * args->n : e * args->n * args->k;
         const size_t c = adds ? e * args->m * args->n : first * args->n;
 
-        rp_cuda_kernels()->matmul(
-            run->stream,
+        run->bench->kernels->matmul(
+            run->bench->stream,
             &(RpMatmulArgs){.form = args->form,
                             .m = adds ? args->m : rows,
                             .n = args->n,
@@ -123,16 +115,16 @@ set_rows(Run *run, gboolean skewed)
 }
 
 static gboolean
-is_timed(const Run *run, guint variant, const Options *options)
+is_timed(const Run *run, guint variant)
 {
     return rp_cuda_grouped_variant_can((RpGroupedVariant)variant, &run->args) &&
-           (options->variant == NULL ||
-            strstr(rp_cuda_grouped_variant_name((RpGroupedVariant)variant), options->variant) !=
+           (run->bench->variant == NULL ||
+            strstr(rp_cuda_grouped_variant_name((RpGroupedVariant)variant), run->bench->variant) !=
                 NULL);
 }
 
 static void
-print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *options)
+print_times(const Run *run, const Entry *entry, gboolean skewed)
 {
     const RpGroupedMatmulArgs *args = &run->args;
     const double flop = 2.0 * (double)args->rows * (double)entry->out * (double)entry->in;
@@ -142,7 +134,7 @@ print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *
     guint n = 0, at = 0;
 
     for (guint variant = RP_GROUPED_ANY + 1; variant < RP_N_GROUPED_VARIANTS; variant++) {
-        if (!is_timed(run, variant, options))
+        if (!is_timed(run, variant))
             continue;
         of_variant[n] = *run;
         of_variant[n].variant = (RpGroupedVariant)variant;
@@ -150,11 +142,11 @@ print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *
         n++;
     }
     runs[n] = (RpBenchRun){run_loop, run};
-    rp_bench_medians_ms(run->stream, run->lane, runs, n + 1, options->warm_up_s, ms);
+    rp_bench_medians_ms(run->bench, runs, n + 1, ms);
     printf("%-15s %-9s %6zu %4s %s ", entry->model, entry->matrix, args->rows, skewed ? "1.8" : "1",
            rp_matmul_layouts[args->form]);
     for (guint variant = RP_GROUPED_ANY + 1; variant < RP_N_GROUPED_VARIANTS; variant++) {
-        if (!is_timed(run, variant, options))
+        if (!is_timed(run, variant))
             printf(" %14s", "-");
         else
             printf(" %13.0f%c", flop * 1e-9 / ms[at++],
@@ -166,10 +158,12 @@ print_times(const Run *run, const Entry *entry, gboolean skewed, const Options *
 
 /* All forms, with rows alike and not. @x, @y: rows; @w: matrices; @dw: their sums */
 static void
-bench_entry(Run *run, const Entry *entry, const Options *options, const void *x, const void *y,
-            const void *w, float *dw)
+bench_entry(Run *run, const Entry *entry, guint tokens, const void *x, const void *y, const void *w,
+            float *dw)
 {
-    const RpDtype dtype = options->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16;
+    const RpBench *bench = run->bench;
+    const char *gradients = bench->gradients != NULL ? bench->gradients : "add";
+    const RpDtype dtype = bench->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16;
 
     for (guint i = 0; i < 6; i++) {
         const RpMatmulLayout form = (RpMatmulLayout)(i % 3);
@@ -177,7 +171,7 @@ bench_entry(Run *run, const Entry *entry, const Options *options, const void *x,
         const gboolean forward = form == RP_MATMUL_NT;
 
         run->args.form = form;
-        run->args.rows = (size_t)options->tokens * entry->choices;
+        run->args.rows = (size_t)tokens * entry->choices;
         run->args.experts = entry->experts;
         run->args.m = adds ? entry->out : 0;
         run->args.n = forward ? entry->out : entry->in;
@@ -186,39 +180,44 @@ bench_entry(Run *run, const Entry *entry, const Options *options, const void *x,
         run->args.b = adds ? x : w;
         run->args.c = adds ? (void *)dw : (void *)(forward ? y : x);
         run->args.a_dtype = run->args.b_dtype = dtype;
-        run->args.c_dtype =
-            adds && !g_str_equal(options->gradients, "write-16") ? RP_DTYPE_FP32 : dtype;
-        run->args.accumulate = adds && g_str_equal(options->gradients, "add");
-        run->args.half_sums = options->half_sums;
+        run->args.c_dtype = adds && !g_str_equal(gradients, "write-16") ? RP_DTYPE_FP32 : dtype;
+        run->args.accumulate = adds && g_str_equal(gradients, "add");
+        run->args.half_sums = bench->half_sums;
         set_rows(run, i >= 3);
-        print_times(run, entry, i >= 3, options);
+        print_times(run, entry, i >= 3);
     }
 }
 
 static gboolean
-is_wanted(const Entry *entry, const Options *options)
+is_wanted(const Entry *entry, const RpBench *bench)
 {
-    return options->model == NULL || g_str_equal(options->model, entry->model);
+    return bench->model == NULL || g_str_equal(bench->model, entry->model);
 }
 
-static void
-bench(RpKernelStream *stream, cudaStream_t lane, const Options *options)
+gboolean
+rp_bench_grouped(const RpBench *bench)
 {
-    const RpDtype dtype = options->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16;
+    static const char *const gradients[] = {"add", "write", "write-16", NULL};
+    const RpDtype dtype = bench->half_sums ? RP_DTYPE_FP16 : RP_DTYPE_BF16;
+    const guint tokens = bench->tokens > 0 ? (guint)bench->tokens : 8192;
     size_t x = 0, y = 0, w = 0;
 
     for (guint i = 0; i < G_N_ELEMENTS(entries); i++) {
         const Entry *entry = &entries[i];
-        const size_t rows = (size_t)options->tokens * entry->choices;
+        const size_t rows = tokens * entry->choices;
 
-        if (!is_wanted(entry, options))
+        if (!is_wanted(entry, bench))
             continue;
         x = MAX(x, rows * entry->in);
         y = MAX(y, rows * entry->out);
         w = MAX(w, entry->experts * entry->out * entry->in);
     }
+    if (w == 0 || (bench->gradients != NULL && !g_strv_contains(gradients, bench->gradients))) {
+        fprintf(stderr, "expected a model of the table, and --gradients add, write or write-16\n");
+        return FALSE;
+    }
 
-    Run run = {.stream = stream, .lane = lane, .workspace = rp_bench_memory((size_t)64 << 20)};
+    Run run = {.bench = bench, .workspace = rp_bench_memory((size_t)64 << 20)};
     void *xs = rp_bench_random(dtype, x, 1);
     void *ys = rp_bench_random(dtype, y, 1);
     void *ws = rp_bench_random(dtype, w, 0.02);
@@ -230,84 +229,7 @@ bench(RpKernelStream *stream, cudaStream_t lane, const Options *options)
         printf("%14s ", rp_cuda_grouped_variant_name((RpGroupedVariant)variant));
     printf("%6s\n", "loop");
     for (guint i = 0; i < G_N_ELEMENTS(entries); i++)
-        if (is_wanted(&entries[i], options))
-            bench_entry(&run, &entries[i], options, xs, ys, ws, dws);
-}
-
-static gboolean
-parse(int *argc, char ***argv, Options *options)
-{
-    const GOptionEntry known[] = {
-        {"model", 0, 0, G_OPTION_ARG_STRING, &options->model, "One model alone", "NAME"},
-        {"way", 0, 0, G_OPTION_ARG_STRING, &options->variant,
-         "Ways with this in their names, and the loop, alone", "NAME"},
-        {"tokens", 0, 0, G_OPTION_ARG_INT, &options->tokens, "Tokens of a batch", "N"},
-        {"gradients", 0, 0, G_OPTION_ARG_STRING, &options->gradients,
-         "Of weights: add (default), write or write-16", "HOW"},
-        {"half-sums", 0, 0, G_OPTION_ARG_NONE, &options->half_sums, "fp16, fp16 sums", NULL},
-        {"warm-up", 0, 0, G_OPTION_ARG_DOUBLE, &options->warm_up_s,
-         "Run each way so long before it is timed", "SECONDS"},
-        G_OPTION_ENTRY_NULL,
-    };
-    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
-    g_autoptr(GError) error = NULL;
-    static const char *const gradients[] = {"add", "write", "write-16", NULL};
-    gboolean found = FALSE;
-
-    g_option_context_add_main_entries(context, known, NULL);
-    if (!g_option_context_parse(context, argc, argv, &error)) {
-        fprintf(stderr, "%s\n", error->message);
-        return FALSE;
-    }
-    if (options->gradients == NULL)
-        options->gradients = g_strdup("add");
-    for (guint i = 0; i < G_N_ELEMENTS(entries); i++)
-        found = found || is_wanted(&entries[i], options);
-    if (!found)
-        fprintf(stderr, "--model: no such model\n");
-    else if (*argc > 1)
-        fprintf(stderr, "expected no argument, found \"%s\"\n", (*argv)[1]);
-    else if (!g_strv_contains(gradients, options->gradients))
-        fprintf(stderr, "--gradients: expected add, write or write-16, found \"%s\"\n",
-                options->gradients);
-    else if (options->tokens < 1 || options->tokens > 1 << 20)
-        fprintf(stderr, "--tokens: expected 1 to %d, found %d\n", 1 << 20, options->tokens);
-    else if (!(options->warm_up_s >= 0 && options->warm_up_s <= 3600))
-        fprintf(stderr, "--warm-up: expected 0 to 3600 seconds, found %g\n", options->warm_up_s);
-    else
-        return TRUE;
-    return FALSE;
-}
-
-int
-main(int argc, char **argv)
-{
-    Options options = {.tokens = 8192};
-    g_autoptr(GError) error = NULL;
-    struct cudaDeviceProp device;
-    RpKernelStream *stream;
-    cudaStream_t lane;
-    int count = 0;
-
-    if (!parse(&argc, &argv, &options))
-        return 2;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        return 77;
-    rp_bench_must(cudaSetDevice(0), "cudaSetDevice");
-    rp_bench_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-    rp_bench_must(cudaStreamCreateWithFlags(&lane, cudaStreamNonBlocking),
-                  "cudaStreamCreateWithFlags");
-    stream = rp_cuda_stream_new(0, lane, &error);
-    if (stream == NULL) {
-        fprintf(stderr, "%s\n", error->message);
-        return 1;
-    }
-    printf("%s, %s, TFLOP/s, median of %d\n\n", device.name,
-           options.half_sums ? "fp16, fp16 sums" : "bf16", RP_BENCH_REPEATS);
-    bench(stream, lane, &options);
-    rp_cuda_stream_free(stream);
-    g_free(options.model);
-    g_free(options.variant);
-    g_free(options.gradients);
-    return 0;
+        if (is_wanted(&entries[i], bench))
+            bench_entry(&run, &entries[i], tokens, xs, ys, ws, dws);
+    return TRUE;
 }
