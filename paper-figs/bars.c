@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "plots/charts/charts.h"
 #include "plots/table.h"
 
 /* The six series of Figure 15. */
@@ -86,25 +85,13 @@ add_run(RpBarChart *chart, const char *group, const char *label, const RpPaperRu
         rp_bubble_chart_add(chart, group, label, &run->bubble, published);
 }
 
-static RpFigure *
-finish(const RpPaper *paper, RpBarChart *chart, const GPtrArray *commands, const char *caption)
-{
-    rp_bar_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_bar_chart_figure(chart);
-
-    for (guint i = 0; i < commands->len; i++)
-        rp_figure_add_command(figure, g_ptr_array_index(commands, i));
-    rp_figure_set_caption(figure, caption);
-    return figure;
-}
-
 gboolean
-rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_15_published(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     g_autoptr(RpTable) table = rp_table_published("published-schedules.csv");
-    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
-    g_autoptr(RpBarChart) chart = rp_bubble_chart_new(
-        "figure-15-published", "Figure 15 as published: the same partitions, simulated by us");
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
+    g_autoptr(RpBarChart) chart =
+        rp_bubble_chart_new(name, "Figure 15 as published: the same partitions, simulated by us");
 
     rp_bar_chart_set_subtitle(chart, "predicted bars, published diamonds; 8 x RTX 4090, M = 16, "
                                      "RoundPipe M_R = 8; bound schedules gate recompute");
@@ -132,28 +119,59 @@ rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error)
                     published_ratio(table, series[s].schedule, model->name, series[s].async));
         }
     }
-    g_ptr_array_add(
-        figures,
-        finish(paper, chart, commands,
-               "Bars: predicted by our simulator (compute fidelity) from published layer times and "
-               "published partitions. Diamonds: published bubble ratios; for RoundPipe async the "
-               "published switch + intra of one isolated iteration, while our bar is the steady "
-               "state over whole iterations. M = 16, N = 8, M_R = 8. Bound schedules start a "
-               "recompute when the gradient has arrived (gated); RoundPipe starts it early. Bubble "
-               "ratio = 1 - busy compute / (N x makespan)."));
+    rp_paper_add_bars(
+        paper, figures, chart,
+        "Bars: predicted by our simulator (compute fidelity) from published layer times and "
+        "published partitions. Diamonds: published bubble ratios; for RoundPipe async the "
+        "published switch + intra of one isolated iteration, while our bar is the steady "
+        "state over whole iterations. M = 16, N = 8, M_R = 8. Bound schedules start a "
+        "recompute when the gradient has arrived (gated); RoundPipe starts it early. Bubble "
+        "ratio = 1 - busy compute / (N x makespan).",
+        commands);
     return TRUE;
 }
 
 /* Figure 15 with partitions that our own search finds, all five models. */
-static gboolean
-figure_15(RpPaper *paper, const char *name, const char *title, const char *subtitle,
-          RpRecompute recompute, const char *caption, GPtrArray *figures, GError **error)
-{
-    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
-    g_autoptr(RpBarChart) chart = rp_bubble_chart_new(name, title);
-    g_autoptr(GString) text = g_string_new(caption);
+static const struct {
+    const char *name, *title, *subtitle;
+    RpRecompute recompute;
+    const char *caption; /* the beginning */
+} searched[] = {
+    {"figure-15", "Figure 15: bubble ratio of six schedules on five models",
+     "predicted; 8 x RTX 4090, M = 16; partitions found by simulation; bound schedules gate "
+     "recompute, RoundPipe does not",
+     RP_RECOMPUTE_GATED,
+     "Every schedule has the best partition that our search finds for it "
+     "(--partition simulated); RoundPipe's must fit in the GPU's memory, the others' need not. "
+     "Bound schedules start a recompute when the gradient has arrived "
+     "(gated, as published), RoundPipe starts it early: figure-15-early treats all alike."},
+    {"figure-15-early", "Figure 15 with early recompute for every schedule",
+     "predicted; 8 x RTX 4090, M = 16; partitions found by simulation; every schedule "
+     "recomputes before the gradient arrives",
+     RP_RECOMPUTE_EARLY,
+     "As figure-15, but every schedule may recompute a stage before its gradient has "
+     "arrived (the default of our commands), which the published comparison grants to RoundPipe "
+     "alone."},
+};
 
-    rp_bar_chart_set_subtitle(chart, subtitle);
+gboolean
+rp_paper_figure_15(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
+{
+    const guint which = g_str_equal(name, searched[1].name);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
+    g_autoptr(RpBarChart) chart = rp_bubble_chart_new(name, searched[which].title);
+    g_autoptr(GString) text = g_string_new(
+        "Predicted by our simulator from published RTX 4090 layer times, compute fidelity: a fixed "
+        "time per hop, no parameter transfers and no optimizer; N = 8, M = 16. ");
+
+    rp_bar_chart_set_subtitle(chart, searched[which].subtitle);
+    g_string_append_printf(
+        text,
+        "%s The forward of RoundPipe's fused stage waits for its input (physical), as on a "
+        "machine. "
+        "Asynchronous: steady state over whole iterations. Bubble ratio = 1 - busy compute / (N x "
+        "makespan).",
+        searched[which].caption);
     g_string_append(text, " M_R chosen for RoundPipe (sync, async):");
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++) {
         const RpPaperModel *model = &rp_paper_models[m];
@@ -162,7 +180,8 @@ figure_15(RpPaper *paper, const char *name, const char *title, const char *subti
         for (guint s = 0; s < G_N_ELEMENTS(series); s++) {
             RpPlanOptions options;
 
-            if (!paper_options(series[s].schedule, series[s].async, recompute, &options, error))
+            if (!paper_options(series[s].schedule, series[s].async, searched[which].recompute,
+                               &options, error))
                 return FALSE;
             g_autoptr(RpPaperRun) run = simulate_model(paper, model, NULL, RP_OBJECTIVE_SIMULATED,
                                                        &options, commands, error);
@@ -174,62 +193,20 @@ figure_15(RpPaper *paper, const char *name, const char *title, const char *subti
         }
     }
     g_string_append_c(text, '.');
-    g_ptr_array_add(figures, finish(paper, chart, commands, text->str));
+    rp_paper_add_bars(paper, figures, chart, text->str, commands);
     return TRUE;
-}
-
-gboolean
-rp_paper_figure_15(RpPaper *paper, GPtrArray *figures, GError **error)
-{
-    return figure_15(
-        paper, "figure-15", "Figure 15: bubble ratio of six schedules on five models",
-        "predicted; 8 x RTX 4090, M = 16; partitions found by simulation; bound schedules gate "
-        "recompute, RoundPipe does not",
-        RP_RECOMPUTE_GATED,
-        "Predicted by our simulator from published RTX 4090 layer times, compute fidelity: a fixed "
-        "time "
-        "per hop, no parameter transfers and no optimizer; N = 8, "
-        "M = 16. Every schedule has the best partition that our search finds for it "
-        "(--partition simulated); RoundPipe's must fit in the GPU's memory, the others' need not. "
-        "Bound "
-        "schedules start a recompute when the gradient has arrived "
-        "(gated, as published), RoundPipe starts it early: figure-15-early treats all alike. "
-        "The forward of RoundPipe's fused stage waits for its input (physical), as on a machine. "
-        "Asynchronous: steady state over whole iterations. Bubble ratio = 1 - busy compute / (N x "
-        "makespan).",
-        figures, error);
-}
-
-gboolean
-rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error)
-{
-    return figure_15(
-        paper, "figure-15-early", "Figure 15 with early recompute for every schedule",
-        "predicted; 8 x RTX 4090, M = 16; partitions found by simulation; every schedule "
-        "recomputes before the gradient arrives",
-        RP_RECOMPUTE_EARLY,
-        "Predicted by our simulator from published RTX 4090 layer times, compute fidelity: a fixed "
-        "time "
-        "per hop, no parameter transfers and no optimizer; N = 8, "
-        "M = 16. As figure-15, but every schedule may recompute a stage before its gradient has "
-        "arrived (the default of our commands), which the published comparison grants to RoundPipe "
-        "alone. "
-        "The forward of RoundPipe's fused stage waits for its input (physical), as on a machine. "
-        "Asynchronous: steady state over whole iterations. Bubble ratio = 1 - busy compute / (N x "
-        "makespan).",
-        figures, error);
 }
 
 /* Rows of bench/schedules-on-parts, each run beside its prediction. */
 gboolean
-rp_paper_figure_15_measured(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_15_measured(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const RpBarPart parts[] = {{"measured", RP_COLOUR_SKY}};
-    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
     g_autoptr(RpTable) table = rp_table_published("figure-15.csv");
-    g_autoptr(RpBarChart) chart = rp_bar_chart_new(
-        "figure-15-measured", "Figure 15 on four devices: bubble ratio, predicted and measured",
-        "bubble ratio, % of GPU time", 1, parts, G_N_ELEMENTS(parts));
+    g_autoptr(RpBarChart) chart =
+        rp_bar_chart_new(name, "Figure 15 on four devices: bubble ratio, predicted and measured",
+                         "bubble ratio, % of GPU time", 1, parts, G_N_ELEMENTS(parts));
 
     rp_bar_chart_set_subtitle(chart, "four parts of an H200, each with an RTX 4090's matmul rate "
                                      "and 24 GiB, behind one link");
@@ -249,13 +226,13 @@ rp_paper_figure_15_measured(RpPaper *paper, GPtrArray *figures, GError **error)
         rp_bar_chart_add(chart, &bar);
     }
     g_ptr_array_add(commands, g_strdup("bench/schedules-on-parts (docs/measurements.md)"));
-    g_ptr_array_add(
-        figures,
-        finish(paper, chart, commands,
-               "Bars: measured by roundpipe train, steps after the second. Diamonds: predicted for "
-               "the same run before it began. Four devices that are parts of one H200 "
-               "(device_split: 4*24), measured with all four at work; steps of 64 sequences of "
-               "2,048 tokens in 16 micro-batches."));
+    rp_paper_add_bars(
+        paper, figures, chart,
+        "Bars: measured by roundpipe train, steps after the second. Diamonds: predicted for "
+        "the same run before it began. Four devices that are parts of one H200 "
+        "(device_split: 4*24), measured with all four at work; steps of 64 sequences of "
+        "2,048 tokens in 16 micro-batches.",
+        commands);
     return TRUE;
 }
 
@@ -284,7 +261,7 @@ add_ideal_and_rest(RpBarChart *chart, const RpPaperModel *model, const char *lab
 }
 
 gboolean
-rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_3(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const RpBarPart parts[] = {
         {"ideal: equal stages, no hops", RP_COLOUR_SKY},
@@ -292,9 +269,9 @@ rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error)
     };
     static const char *const names[] = {"interleaved-1f1b", "looped-bfs"};
     g_autoptr(RpTable) table = rp_table_published("published-schedules.csv");
-    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
     g_autoptr(RpBarChart) chart =
-        rp_bar_chart_new("figure-3", "Figure 3: looped schedules, ideal and real bubble ratio",
+        rp_bar_chart_new(name, "Figure 3: looped schedules, ideal and real bubble ratio",
                          "bubble ratio, % of GPU time", 1, parts, G_N_ELEMENTS(parts));
 
     rp_bar_chart_set_subtitle(chart, "predicted bars, published diamonds; 8 x RTX 4090, M = 16, "
@@ -319,14 +296,13 @@ rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error)
                                published_ratio(table, names[s], model->name, FALSE));
         }
     }
-    g_ptr_array_add(
-        figures,
-        finish(
-            paper, chart, commands,
-            "Bars: predicted. Ideal is N(N-1) / (SM + N(N-1)), the ratio with S equal stages and "
-            "no time between GPUs; the rest of the bar is what our simulator adds with "
-            "published layer times, hop times and partitions (published where there are any, "
-            "else the min-max partition with as many stages as possible). Diamonds: published "
-            "ratios. N = 8, M = 16, recompute gated on the gradient."));
+    rp_paper_add_bars(
+        paper, figures, chart,
+        "Bars: predicted. Ideal is N(N-1) / (SM + N(N-1)), the ratio with S equal stages and "
+        "no time between GPUs; the rest of the bar is what our simulator adds with "
+        "published layer times, hop times and partitions (published where there are any, "
+        "else the min-max partition with as many stages as possible). Diamonds: published "
+        "ratios. N = 8, M = 16, recompute gated on the gradient.",
+        commands);
     return TRUE;
 }

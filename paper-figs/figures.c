@@ -8,34 +8,21 @@
 
 static const struct {
     const char *name;
-    RpPaperRecipe make;
+    RpPaperRecipe *make;
 } recipes[] = {
-    {"figure-1", rp_paper_figure_1},
-    {"figure-2", rp_paper_figure_2},
-    {"figure-3", rp_paper_figure_3},
-    {"figure-4", rp_paper_figure_4},
-    {"figure-5", rp_paper_figure_5},
-    {"figure-6", rp_paper_figure_6},
-    {"figure-7", rp_paper_figure_7},
-    {"figure-8", rp_paper_figure_8},
-    {"figure-9", rp_paper_figure_9},
-    {"figure-10", rp_paper_figure_10},
-    {"figure-11", rp_paper_figure_11},
-    {"figure-12", rp_paper_figure_12},
-    {"figure-13", rp_paper_figure_13},
-    {"figure-13-measured", rp_paper_figure_13_measured},
-    {"figure-14", rp_paper_figure_14},
-    {"figure-14-measured", rp_paper_figure_14_measured},
-    {"figure-15", rp_paper_figure_15},
-    {"figure-15-published", rp_paper_figure_15_published},
-    {"figure-15-early", rp_paper_figure_15_early},
-    {"figure-15-measured", rp_paper_figure_15_measured},
-    {"figure-16", rp_paper_figure_16},
-    {"figure-16-measured", rp_paper_figure_16_measured},
-    {"figure-17", rp_paper_figure_17},
-    {"fit", rp_paper_fit},
-    {"timelines", rp_paper_timelines},
-    {"memory", rp_paper_memory},
+    {"figure-1", rp_paper_figure_1},         {"figure-2", rp_paper_figure_2},
+    {"figure-3", rp_paper_figure_3},         {"figure-4", rp_paper_figure_4},
+    {"figure-5", rp_paper_figure_5},         {"figure-6", rp_paper_overlap},
+    {"figure-7", rp_paper_overlap},          {"figure-8", rp_paper_figure_8},
+    {"figure-9", rp_paper_systems},          {"figure-10", rp_paper_systems},
+    {"figure-11", rp_paper_systems},         {"figure-12", rp_paper_systems},
+    {"figure-13", rp_paper_figure_13},       {"figure-13-measured", rp_paper_figure_13_measured},
+    {"figure-14", rp_paper_figure_14},       {"figure-14-measured", rp_paper_figure_14_measured},
+    {"figure-15", rp_paper_figure_15},       {"figure-15-published", rp_paper_figure_15_published},
+    {"figure-15-early", rp_paper_figure_15}, {"figure-15-measured", rp_paper_figure_15_measured},
+    {"figure-16", rp_paper_figure_16},       {"figure-16-measured", rp_paper_figure_16_measured},
+    {"figure-17", rp_paper_figure_17},       {"fit", rp_paper_fit},
+    {"timelines", rp_paper_timelines},       {"memory", rp_paper_memory},
     {"balance", rp_paper_balance},
 };
 
@@ -73,12 +60,12 @@ append_to_index(GString *index, const RpFigure *figure)
 }
 
 static gboolean
-make_one(RpPaper *paper, RpPaperRecipe recipe, const RpFiguresRequest *request, GString *index,
+make_one(RpPaper *paper, guint recipe, const RpFiguresRequest *request, GString *index,
          GError **error)
 {
     g_autoptr(GPtrArray) figures = g_ptr_array_new_with_free_func((GDestroyNotify)rp_figure_free);
 
-    if (!recipe(paper, figures, error))
+    if (!recipes[recipe].make(paper, recipes[recipe].name, figures, error))
         return FALSE;
     for (guint i = 0; i < figures->len; i++) {
         RpFigure *figure = g_ptr_array_index(figures, i);
@@ -141,8 +128,7 @@ make_in_thread(gpointer data, gpointer user_data)
     const char *name = recipes[made->recipe].name;
 
     show_progress(work, name, 0);
-    (void)make_one(work->paper, recipes[made->recipe].make, work->request, made->index,
-                   &made->problem);
+    (void)make_one(work->paper, made->recipe, work->request, made->index, &made->problem);
     show_progress(work, name, 1);
 }
 

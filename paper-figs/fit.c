@@ -7,7 +7,6 @@
 #include <math.h>
 
 #include "core/base/units.h"
-#include "plots/charts/charts.h"
 
 /* A bound schedule's buffers are all known when its second iteration is planned. */
 #define BUFFERED_ITERATIONS 2
@@ -103,16 +102,16 @@ add_bar(RpPaper *paper, RpBarChart *chart, const RpPaperModel *model, guint s, G
 }
 
 gboolean
-rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_fit(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const RpBarPart parts[] = {
         {"others that fit", RP_COLOUR_SKY},
         {"RoundPipe", RP_COLOUR_VERMILLION},
         {"more than the card has", 0xcccccc},
     };
-    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
     g_autoptr(RpBarChart) chart =
-        rp_bar_chart_new("fit", "What fits in 24 GB, and how much of the GPUs' time is idle",
+        rp_bar_chart_new(name, "What fits in 24 GB, and how much of the GPUs' time is idle",
                          "bubble ratio, % of GPU time", 1, parts, G_N_ELEMENTS(parts));
 
     rp_bar_chart_set_subtitle(chart, "predicted; 8 x RTX 4090, M = 16; every schedule recomputes "
@@ -122,13 +121,8 @@ rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error)
             if (!add_bar(paper, chart, find_model(models[m]), s, commands, error))
                 return FALSE;
 
-    rp_bar_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_bar_chart_figure(chart);
-
-    for (guint i = 0; i < commands->len; i++)
-        rp_figure_add_command(figure, g_ptr_array_index(commands, i));
-    rp_figure_set_caption(
-        figure,
+    rp_paper_add_bars(
+        paper, figures, chart,
         "Predicted by our simulator from published RTX 4090 layer times, compute fidelity; N = 8, "
         "M = 16. Every schedule has the best partition that our search finds for it, recomputes "
         "before its gradient arrives, and RoundPipe's fused stage waits for its input. Behind each "
@@ -136,7 +130,7 @@ rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error)
         "the byte. Grey: more than the card's memory; the partitions of these schedules are the "
         "ones "
         "that idle least, whatever they need. Asynchronous: steady state over whole "
-        "iterations.");
-    g_ptr_array_add(figures, figure);
+        "iterations.",
+        commands);
     return TRUE;
 }

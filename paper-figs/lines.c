@@ -8,7 +8,6 @@
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "paper-figs/paper.h"
-#include "plots/charts/charts.h"
 #include "plots/table.h"
 
 /* Figure 14: the tokens of an iteration, and of a micro-batch unless one sequence has more. */
@@ -69,21 +68,14 @@ published_throughput(const RpTable *table, const char *column, guint gpus)
     return row == RP_TABLE_NONE ? NAN : rp_table_number(table, row, column);
 }
 
-static void
-add_commands(RpFigure *figure, const GPtrArray *commands)
-{
-    for (guint i = 0; i < commands->len; i++)
-        rp_figure_add_command(figure, g_ptr_array_index(commands, i));
-}
-
 gboolean
-rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_13(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     g_autoptr(RpTable) table = rp_table_published("published-throughput.csv");
-    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
     g_autoptr(RpLineChart) chart =
-        rp_line_chart_new("figure-13", "Figure 13: RoundPipe's throughput on 1 to 8 RTX 4090",
-                          "GPUs", "throughput, tokens/s");
+        rp_line_chart_new(name, "Figure 13: RoundPipe's throughput on 1 to 8 RTX 4090", "GPUs",
+                          "throughput, tokens/s");
     double gpus[RP_PAPER_GPUS];
     double full[RP_PAPER_GPUS];
     double published[RP_PAPER_GPUS];
@@ -123,9 +115,6 @@ rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_subtitle(chart, "asynchronous; sequence length 2048, global batches of §5.1 "
                                       "in micro-batches of 4 sequences");
-    rp_line_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_line_chart_figure(chart);
-    add_commands(figure, commands);
     g_autofree char *caption = g_strdup_printf(
         "Lines: predicted by our simulator in steady state, published partitions where there are "
         "any and else by the paper's rule, rounds of 16: the figures of docs/results.md. "
@@ -137,13 +126,12 @@ rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error)
         "Circles: published. Global batches 512, 256, 128, 128 and 64 sequences; the published "
         "runs' micro-batch sizes are not known, ours are 4 sequences.",
         100 * apart);
-    rp_figure_set_caption(figure, caption);
-    g_ptr_array_add(figures, figure);
+    rp_paper_add_lines(paper, figures, chart, caption, commands);
     return TRUE;
 }
 
 gboolean
-rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_14(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     g_autoptr(RpTable) table = rp_table_published("published-sequence-sensitivity.csv");
     guint n = rp_table_n_rows(table);
@@ -175,7 +163,7 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
             return FALSE;
     }
     g_autoptr(RpLineChart) chart =
-        rp_line_chart_new("figure-14", "Figure 14: RoundPipe's throughput against sequence length",
+        rp_line_chart_new(name, "Figure 14: RoundPipe's throughput against sequence length",
                           "sequence length, "
                           "tokens",
                           "throughput, tokens/s");
@@ -187,15 +175,13 @@ rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_x_range(chart, 420, 80000);
     rp_line_chart_set_subtitle(chart, "Qwen3-1.7B on 8 x RTX 4090, asynchronous");
-    rp_line_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_line_chart_figure(chart);
-    rp_figure_set_caption(
-        figure, "Line: predicted, layer times from our cost model of the RTX 4090 (not from "
-                "measured layers), simulated in steady state at full fidelity with 2^20 tokens per "
-                "iteration, the published partition, rounds of 16, "
-                "micro-batches of 8192 tokens or one sequence if it is longer. Points: published; "
-                "their micro-batch sizes are not known.");
-    rp_figure_add_command(figure, "roundpipe figures -o DIR figure-14");
-    g_ptr_array_add(figures, figure);
+    rp_paper_add_lines(
+        paper, figures, chart,
+        "Line: predicted, layer times from our cost model of the RTX 4090 (not from "
+        "measured layers), simulated in steady state at full fidelity with 2^20 tokens per "
+        "iteration, the published partition, rounds of 16, "
+        "micro-batches of 8192 tokens or one sequence if it is longer. Points: published; "
+        "their micro-batch sizes are not known.",
+        NULL);
     return TRUE;
 }

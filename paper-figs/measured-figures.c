@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "paper-figs/paper.h"
-#include "plots/charts/charts.h"
 #include "plots/table.h"
 
 #define MEASURED_CAPTION                                                                           \
@@ -227,14 +226,15 @@ set_subtitle(RpLineChart *chart, const GPtrArray *rows, Axis axis, const char *r
     rp_line_chart_set_subtitle(chart, text->str);
 }
 
-static void
-add_commands(RpFigure *figure, const char *number)
+/* Commands of a figure that is called @name: "figure-13-measured". */
+static GPtrArray *
+commands_of(const char *name)
 {
-    g_autofree char *measure = g_strdup_printf("paper-figs/measure %s", number);
-    g_autofree char *draw = g_strdup_printf("roundpipe figures -o DIR figure-%s-measured", number);
+    GPtrArray *commands = rp_paper_commands();
 
-    rp_figure_add_command(figure, measure);
-    rp_figure_add_command(figure, draw);
+    g_ptr_array_add(commands, g_strdup_printf("paper-figs/measure %.2s", name + strlen("figure-")));
+    g_ptr_array_add(commands, g_strdup_printf("roundpipe figures -o DIR %s", name));
+    return commands;
 }
 
 /* Every efficiency in words. */
@@ -263,13 +263,13 @@ caption_13(const GPtrArray *lines, const GPtrArray *rows)
 }
 
 gboolean
-rp_paper_figure_13_measured(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_13_measured(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     g_autoptr(GPtrArray) rows = rp_paper_measured(paper, "figure-13.csv", error);
+    g_autoptr(GPtrArray) commands = commands_of(name);
     g_autoptr(RpTable) published = rp_table_published("published-h200.csv");
-    g_autoptr(RpLineChart) chart =
-        rp_line_chart_new("figure-13-measured", "Figure 13, measured: throughput against GPUs",
-                          "GPUs", "throughput, tokens/s");
+    g_autoptr(RpLineChart) chart = rp_line_chart_new(
+        name, "Figure 13, measured: throughput against GPUs", "GPUs", "throughput, tokens/s");
     gboolean any_published = FALSE;
 
     if (rows == NULL)
@@ -296,22 +296,19 @@ rp_paper_figure_13_measured(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_x_range(chart, low - space, high + space);
     set_subtitle(chart, rows, ALONG_GPUS,
                  "; percentages: of ideal scaling from the line's first point");
-    rp_line_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_line_chart_figure(chart);
     g_autofree char *caption = caption_13(lines, rows);
-    rp_figure_set_caption(figure, caption);
-    add_commands(figure, "13");
-    g_ptr_array_add(figures, figure);
+    rp_paper_add_lines(paper, figures, chart, caption, commands);
     return TRUE;
 }
 
 gboolean
-rp_paper_figure_14_measured(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_14_measured(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     g_autoptr(GPtrArray) rows = rp_paper_measured(paper, "figure-14.csv", error);
-    g_autoptr(RpLineChart) chart = rp_line_chart_new(
-        "figure-14-measured", "Figure 14, measured: throughput against sequence length",
-        "sequence length, tokens", "throughput, tokens/s");
+    g_autoptr(GPtrArray) commands = commands_of(name);
+    g_autoptr(RpLineChart) chart =
+        rp_line_chart_new(name, "Figure 14, measured: throughput against sequence length",
+                          "sequence length, tokens", "throughput, tokens/s");
 
     if (rows == NULL)
         return FALSE;
@@ -329,14 +326,12 @@ rp_paper_figure_14_measured(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_x_range(chart, g_array_index(lengths, double, 0) / 1.2,
                               g_array_index(lengths, double, lengths->len - 1) * 1.2);
     set_subtitle(chart, rows, ALONG_SEQUENCE, "; nearly the same tokens a step and GPU");
-    rp_line_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_line_chart_figure(chart);
-    rp_figure_set_caption(
-        figure, MEASURED_CAPTION
+    rp_paper_add_lines(
+        paper, figures, chart,
+        MEASURED_CAPTION
         "Micro-batches of the same number of tokens, or of one sequence where it is longer. Where "
-        "a length was measured in several shapes, the fastest is shown.");
-    add_commands(figure, "14");
-    g_ptr_array_add(figures, figure);
+        "a length was measured in several shapes, the fastest is shown.",
+        commands);
     return TRUE;
 }
 
@@ -377,14 +372,14 @@ add_bar(RpBarChart *chart, const char *group, const RpMeasured *row, const RpMea
 }
 
 gboolean
-rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_16_measured(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const RpBarPart parts[] = {{NULL, RP_COLOUR_GREEN}};
     g_autoptr(GPtrArray) rows = rp_paper_measured(paper, "figure-16.csv", error);
-    g_autoptr(RpBarChart) chart =
-        rp_bar_chart_new("figure-16-measured",
-                         "Figure 16, measured: blocking copies against the event-based protocol",
-                         "time of an iteration, s", 3, parts, G_N_ELEMENTS(parts));
+    g_autoptr(GPtrArray) commands = commands_of(name);
+    g_autoptr(RpBarChart) chart = rp_bar_chart_new(
+        name, "Figure 16, measured: blocking copies against the event-based protocol",
+        "time of an iteration, s", 3, parts, G_N_ELEMENTS(parts));
 
     if (rows == NULL)
         return FALSE;
@@ -395,9 +390,9 @@ rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error)
         const RpMeasured *row = g_ptr_array_index(rows, i);
         const RpMeasured *other = partner(rows, row);
         gboolean blocking = strcmp(row->consistency, "blocking") == 0;
-        g_autofree char *name = rp_measured_title(row, device == NULL);
+        g_autofree char *title = rp_measured_title(row, device == NULL);
         g_autofree char *group = g_strdup_printf(
-            "%s, %u GPU%s, %u x %u x %u tokens", name, row->gpus, row->gpus == 1 ? "" : "s",
+            "%s, %u GPU%s, %u x %u x %u tokens", title, row->gpus, row->gpus == 1 ? "" : "s",
             row->micro_batches, row->micro_batch, row->sequence);
 
         /* a pair is drawn where its events are */
@@ -407,16 +402,14 @@ rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error)
         if (other != NULL)
             add_bar(chart, group, other, row);
     }
-    rp_bar_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_bar_chart_figure(chart);
-    rp_figure_set_caption(
-        figure, "Bars: measured with roundpipe train, steps after the second; "
-                "diamonds: predicted for the same run before it began. Events: only the layers "
-                "concerned wait for copies of gradients and parameters. Blocking: every device "
-                "waits for all copies at the end of an iteration. Published, on 8 x RTX 4090 and "
-                "with an implementation that copies on one Python thread: 2.6 to 14 s less per "
-                "iteration with events.");
-    add_commands(figure, "16");
-    g_ptr_array_add(figures, figure);
+    rp_paper_add_bars(
+        paper, figures, chart,
+        "Bars: measured with roundpipe train, steps after the second; "
+        "diamonds: predicted for the same run before it began. Events: only the layers "
+        "concerned wait for copies of gradients and parameters. Blocking: every device "
+        "waits for all copies at the end of an iteration. Published, on 8 x RTX 4090 and "
+        "with an implementation that copies on one Python thread: 2.6 to 14 s less per "
+        "iteration with events.",
+        commands);
     return TRUE;
 }

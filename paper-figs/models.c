@@ -7,7 +7,6 @@
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "paper-figs/paper.h"
-#include "plots/charts/charts.h"
 
 /* Figure 2's micro-batch. */
 #define SEQUENCES 4
@@ -32,16 +31,16 @@ add_pair(RpBarChart *chart, const char *group, const char *what, double recomput
 }
 
 gboolean
-rp_paper_figure_2(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_2(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const RpBarPart parts[] = {
         {"recompute: FLOP at 330 TFLOP/s", RP_COLOUR_BLUE},
         {"reload: bytes at 32 GB/s", RP_COLOUR_ORANGE},
     };
     const RpGpu *gpu = rp_gpu_find("rtx4090", error);
-    g_autoptr(RpBarChart) chart = rp_bar_chart_new(
-        "figure-2", "Figure 2: recomputing one block's activations, or reloading them",
-        "time of one block and micro-batch, ms", 1, parts, G_N_ELEMENTS(parts));
+    g_autoptr(RpBarChart) chart =
+        rp_bar_chart_new(name, "Figure 2: recomputing one block's activations, or reloading them",
+                         "time of one block and micro-batch, ms", 1, parts, G_N_ELEMENTS(parts));
 
     if (gpu == NULL)
         return FALSE;
@@ -62,27 +61,24 @@ rp_paper_figure_2(RpPaper *paper, GPtrArray *figures, GError **error)
         add_pair(chart, group, "corrected", 1e3 * flops / (gpu->fp16_accumulate_tflops * 1e12),
                  1e3 * bytes / (gpu->interconnect_gb_per_s * 1e9));
     }
-    rp_bar_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_bar_chart_figure(chart);
-    rp_figure_set_caption(
-        figure,
+    rp_paper_add_bars(
+        paper, figures, chart,
         "Predicted. As printed: equations 1 and 2 of the paper. Corrected: query and output widths "
         "are heads x head size, not hidden (they differ for GPT-OSS-20B, Qwen3-32B and "
         "Qwen3-235B-A22B), attention is causal, GPT-OSS's first block slides over 128 tokens. Both "
-        "at the GPU's nominal 330 TFLOP/s (fp16 accumulation) and PCIe's nominal 32 GB/s.");
-    rp_figure_add_command(figure, "roundpipe figures -o DIR figure-2");
-    g_ptr_array_add(figures, figure);
+        "at the GPU's nominal 330 TFLOP/s (fp16 accumulation) and PCIe's nominal 32 GB/s.",
+        NULL);
     return TRUE;
 }
 
 gboolean
-rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_17(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const char *const gpus[] = {"rtx4090", "rtx5090", "a100", "h100"};
     double batch[10];
     double intensity[G_N_ELEMENTS(batch)];
     g_autoptr(RpLineChart) chart =
-        rp_line_chart_new("figure-17", "Figure 17: operational intensity of one block's forward",
+        rp_line_chart_new(name, "Figure 17: operational intensity of one block's forward",
                           "batch size, sequences of 2048 tokens", "intensity, FLOP per byte");
 
     for (guint i = 0; i < G_N_ELEMENTS(batch); i++)
@@ -112,14 +108,11 @@ rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error)
     rp_line_chart_set_tics_at_points(chart);
     rp_line_chart_set_subtitle(chart, "predicted; above a dashed line the GPU computes longer than "
                                       "its interconnect transfers");
-    rp_line_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_line_chart_figure(chart);
-    rp_figure_set_caption(
-        figure,
+    rp_paper_add_lines(
+        paper, figures, chart,
         "Predicted: equations 4 (dense) and 5 (mixture of experts) of the paper as printed, "
         "s = 2048. Dashed: ridge points of the GPUs, 16-bit FLOP/s over the interconnect's "
-        "speed (paper Table 2).");
-    rp_figure_add_command(figure, "roundpipe figures -o DIR figure-17");
-    g_ptr_array_add(figures, figure);
+        "speed (paper Table 2).",
+        NULL);
     return TRUE;
 }

@@ -8,10 +8,9 @@
 #include <math.h>
 
 #include "core/base/units.h"
-#include "plots/charts/charts.h"
 
 gboolean
-rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_4(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     RpPlanOptions options = {
         .gpus = 4,
@@ -21,6 +20,7 @@ rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)
         .fidelity = RP_FIDELITY_FULL,
     };
     g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 4, error);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
 
     if (run == NULL)
         return FALSE;
@@ -32,17 +32,17 @@ rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error)
         .label = RP_LABEL_ITERATION,
     };
     RpFigure *figure = rp_timeline_figure(
-        "figure-4",
+        name,
         "Figure 4: iterations follow each other while the CPU updates the weights (predicted)",
         &panel, 1);
-    rp_figure_set_caption(
-        figure,
+    g_ptr_array_add(commands, g_strdup(run->command));
+    rp_paper_add(
+        figures, figure,
         "Predicted: Qwen3-1.7B on 4 RTX 4090, M = 8, RoundPipe asynchronous, full fidelity, "
         "four iterations T to T+3. Shades tell iterations apart. The CPU sums and applies "
         "the gradients of an iteration while the next one runs; the one after that reads "
-        "the new weights.");
-    rp_figure_add_command(figure, run->command);
-    g_ptr_array_add(figures, figure);
+        "the new weights.",
+        commands);
     return TRUE;
 }
 
@@ -94,73 +94,61 @@ overlap_run(const RpProfile *profile, const char *file, RpTransfers transfers, G
     return rp_paper_simulate(profile, file, partition, &options, 1, error);
 }
 
-/* @both: the windows as well, below, on the same axis */
-static gboolean
-overlap_figure(const RpPaper *paper, const char *name, const char *title, const char *caption,
-               gboolean both, GPtrArray *figures, GError **error)
-{
-    g_autoptr(RpProfile) profile = overlap_profile();
-    g_autofree char *json = rp_profile_to_json(profile);
-    g_autofree char *file = g_strconcat(name, ".json", NULL);
-    g_autoptr(RpPaperRun) naive = overlap_run(profile, file, RP_TRANSFERS_NAIVE, error);
-    g_autoptr(RpPaperRun) windows =
-        naive != NULL ? overlap_run(profile, file, RP_TRANSFERS_WINDOWS, error) : NULL;
-
-    if (windows == NULL)
-        return FALSE;
-    const RpPaperRun *runs[] = {naive, windows};
-    static const char *const titles[] = {"simple overlap: one parameter transfer a stage",
-                                         "windows: a chunk of parameters a micro-batch"};
-    RpTimelinePanel panels[2] = {{0}};
-    for (guint i = 0; i < 2; i++)
-        panels[i] = (RpTimelinePanel){
-            .style = rp_paper_style(paper),
-            .trace = runs[i]->trace,
-            .title = titles[i],
-            .lanes = RP_TIMELINE_ENGINES,
-            .label = RP_LABEL_STAGE,
-            .mark_end = TRUE,
-            .end_ns = rp_trace_makespan_ns(runs[i]->trace),
-        };
-    RpFigure *figure = rp_timeline_figure(name, title, panels, both ? 2 : 1);
-    rp_figure_set_caption(figure, caption);
-    rp_figure_set_profile(figure, json);
-    rp_figure_add_command(figure, naive->command);
-    if (both)
-        rp_figure_add_command(figure, windows->command);
-    g_ptr_array_add(figures, figure);
-    return TRUE;
-}
-
 #define OVERLAP_CAPTION                                                                            \
     "Predicted, full fidelity, one GPU, two micro-batches; made-up blocks: forward 20 ms, "        \
     "backward 60 ms with recompute, 700 MB of parameters (28 ms on the link), 100 MB of "          \
     "activations (4 ms). Slots 0 and 1 are forward, 2 fused, 3 and 4 backward; numbers are "       \
     "slots. "
 
+/* Figure 7 shows the windows as well, below, on the same axis. */
 gboolean
-rp_paper_figure_6(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_overlap(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
-    return overlap_figure(
-        paper, "figure-6", "Figure 6: simple overlap blocks at the head of the line (predicted)",
-        OVERLAP_CAPTION "A stage's parameters travel in one piece, and activations that the GPU "
-                        "waits for queue behind them.",
-        FALSE, figures, error);
+    static const char *const titles[] = {"simple overlap: one parameter transfer a stage",
+                                         "windows: a chunk of parameters a micro-batch"};
+    static const RpTransfers transfers[] = {RP_TRANSFERS_NAIVE, RP_TRANSFERS_WINDOWS};
+    const guint n = g_str_equal(name, "figure-6") ? 1 : 2;
+    g_autoptr(RpProfile) profile = overlap_profile();
+    g_autofree char *json = rp_profile_to_json(profile);
+    g_autofree char *file = g_strconcat(name, ".json", NULL);
+    g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_paper_run_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
+    RpTimelinePanel panels[2] = {{0}};
+
+    for (guint i = 0; i < n; i++) {
+        RpPaperRun *run = overlap_run(profile, file, transfers[i], error);
+
+        if (run == NULL)
+            return FALSE;
+        g_ptr_array_add(runs, run);
+        g_ptr_array_add(commands, g_strdup(run->command));
+        panels[i] = (RpTimelinePanel){
+            .style = rp_paper_style(paper),
+            .trace = run->trace,
+            .title = titles[i],
+            .lanes = RP_TIMELINE_ENGINES,
+            .label = RP_LABEL_STAGE,
+            .mark_end = TRUE,
+            .end_ns = rp_trace_makespan_ns(run->trace),
+        };
+    }
+    RpFigure *figure = rp_timeline_figure(
+        name,
+        n == 1 ? "Figure 6: simple overlap blocks at the head of the line (predicted)"
+               : "Figure 7: parameters travel in the windows between activations (predicted)",
+        panels, n);
+    rp_figure_set_profile(figure, json);
+    rp_paper_add(figures, figure,
+                 n == 1 ? OVERLAP_CAPTION "A stage's parameters travel in one piece, and "
+                                          "activations that the GPU waits for queue behind them."
+                        : OVERLAP_CAPTION "Above as Figure 6; below each micro-batch's window "
+                                          "carries its activation and one chunk of parameters.",
+                 commands);
+    return TRUE;
 }
 
 gboolean
-rp_paper_figure_7(RpPaper *paper, GPtrArray *figures, GError **error)
-{
-    return overlap_figure(
-        paper, "figure-7",
-        "Figure 7: parameters travel in the windows between activations (predicted)",
-        OVERLAP_CAPTION "Above as Figure 6; below each micro-batch's window carries its activation "
-                        "and one chunk of parameters.",
-        TRUE, figures, error);
-}
-
-gboolean
-rp_paper_figure_8(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_8(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const struct {
         RpConsistency consistency;
@@ -169,9 +157,8 @@ rp_paper_figure_8(RpPaper *paper, GPtrArray *figures, GError **error)
         {RP_CONSISTENCY_BLOCKING, "(a) blocking: every GPU waits for all copies"},
         {RP_CONSISTENCY_EVENTS, "(b) events: a layer waits for its own copies"},
     };
-    g_autoptr(RpPaperRun) blocking = NULL;
-    g_autoptr(RpPaperRun) events = NULL;
-    RpPaperRun **runs[] = {&blocking, &events};
+    g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_paper_run_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
     RpTimelinePanel panels[G_N_ELEMENTS(rows)] = {{0}};
 
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -185,12 +172,14 @@ rp_paper_figure_8(RpPaper *paper, GPtrArray *figures, GError **error)
             .consistency = rows[i].consistency,
         };
 
-        *runs[i] = rp_paper_simulate_published(paper, options, 4, error);
-        if (*runs[i] == NULL)
+        RpPaperRun *run = rp_paper_simulate_published(paper, options, 4, error);
+        if (run == NULL)
             return FALSE;
+        g_ptr_array_add(runs, run);
+        g_ptr_array_add(commands, g_strdup(run->command));
         panels[i] = (RpTimelinePanel){
             .style = rp_paper_style(paper),
-            .trace = (*runs[i])->trace,
+            .trace = run->trace,
             .title = rows[i].title,
             .lanes = RP_TIMELINE_COMPUTE | RP_TIMELINE_HOST,
             .shade = RP_SHADE_ITERATION,
@@ -199,30 +188,27 @@ rp_paper_figure_8(RpPaper *paper, GPtrArray *figures, GError **error)
         };
     }
     RpFigure *figure = rp_timeline_figure(
-        "figure-8",
-        "Figure 8: copies between optimizer and weights, blocking and by events (predicted)",
+        name, "Figure 8: copies between optimizer and weights, blocking and by events (predicted)",
         panels, G_N_ELEMENTS(panels));
-    rp_figure_set_caption(
-        figure,
+    rp_paper_add(
+        figures, figure,
         "Predicted: Qwen3-1.7B on 4 RTX 4090, M = 8, RoundPipe asynchronous, full fidelity, "
         "four iterations, weights copied in a pass of their own (--optimizer lean). (a) At an "
         "iteration's end all GPUs wait until gradients and weights are copied. (b) Events between "
         "a layer's copies, uploads and downloads keep the paper's rules 1 to 4; the optimizer's "
-        "lane, which runs in order, keeps the fifth.");
-    rp_figure_add_command(figure, blocking->command);
-    rp_figure_add_command(figure, events->command);
-    g_ptr_array_add(figures, figure);
+        "lane, which runs in order, keeps the fifth.",
+        commands);
     return TRUE;
 }
 
 gboolean
-rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_16(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const RpBarPart parts[] = {{NULL, RP_COLOUR_GREEN}};
     g_autoptr(RpBarChart) chart =
-        rp_bar_chart_new("figure-16", "Figure 16: blocking copies against the event-based protocol",
+        rp_bar_chart_new(name, "Figure 16: blocking copies against the event-based protocol",
                          "time of an iteration, s", 2, parts, 1);
-    g_autoptr(GPtrArray) commands = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
 
     rp_bar_chart_set_subtitle(chart, "predicted, full fidelity; 8 x RTX 4090, RoundPipe "
                                      "asynchronous, M_R = 8, steady state");
@@ -271,17 +257,13 @@ rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error)
         rp_bar_chart_add_coloured(chart, &rows[0], RP_COLOUR_GREEN);
         rp_bar_chart_add_coloured(chart, &rows[1], RP_COLOUR_VERMILLION);
     }
-    rp_bar_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_bar_chart_figure(chart);
-    rp_figure_set_caption(
-        figure,
+    rp_paper_add_bars(
+        paper, figures, chart,
         "Predicted iteration times in steady state. Events: gradient and parameter copies "
         "run on the optimizer's lane and only the layers concerned wait "
         "(--consistency events). Blocking: every device waits for all copies at the end of "
         "an iteration. Published: 2.6 to 14 s less per iteration, of an implementation that "
-        "copies on one Python thread.");
-    for (guint i = 0; i < commands->len; i++)
-        rp_figure_add_command(figure, g_ptr_array_index(commands, i));
-    g_ptr_array_add(figures, figure);
+        "copies on one Python thread.",
+        commands);
     return TRUE;
 }

@@ -84,10 +84,10 @@ add_box(RpFigure *figure, const Box *box)
 }
 
 gboolean
-rp_paper_figure_5(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_5(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const char *const title = "Figure 5: a run's parts, and what goes between them";
-    RpFigure *figure = rp_figure_new("figure-5", title, WIDTH, HEIGHT);
+    RpFigure *figure = rp_figure_new(name, title, WIDTH, HEIGHT);
     GString *script = rp_figure_script(figure);
 
     (void)paper;
@@ -125,13 +125,12 @@ rp_paper_figure_5(RpPaper *paper, GPtrArray *figures, GError **error)
         "  DATA index 2 using 1:2:3:4 with vectors heads filled size 12,18 linecolor rgb "
         "'#333333' linewidth 1.2 notitle\n",
         WIDTH, HEIGHT);
-    rp_figure_set_caption(
-        figure,
+    rp_paper_add(
+        figures, figure,
         "Not measured: a drawing of this project's parts, as the paper's Figure 5 has them. The "
         "controller is the caller's thread (exec/train), workers issue a plan's tasks in order "
         "(exec/engine), each GPU to five lanes; events between lanes, and between GPUs and the "
-        "optimizer, are the plan's dependencies.");
-    rp_figure_add_command(figure, "roundpipe figures -o DIR figure-5");
-    g_ptr_array_add(figures, figure);
+        "optimizer, are the plan's dependencies.",
+        NULL);
     return TRUE;
 }

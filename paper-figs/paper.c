@@ -325,3 +325,32 @@ rp_paper_made_up_profile(guint layers, char *model)
     rp_profile_take(&profile->origin, g_strdup("made up for a figure"));
     return profile;
 }
+
+void
+rp_paper_add(GPtrArray *figures, RpFigure *figure, const char *caption, const GPtrArray *commands)
+{
+    g_autofree char *draw = g_strdup_printf("roundpipe figures -o DIR %s", rp_figure_name(figure));
+
+    rp_figure_set_caption(figure, caption);
+    if (commands == NULL)
+        rp_figure_add_command(figure, draw);
+    for (guint i = 0; commands != NULL && i < commands->len; i++)
+        rp_figure_add_command(figure, g_ptr_array_index(commands, i));
+    g_ptr_array_add(figures, figure);
+}
+
+void
+rp_paper_add_bars(RpPaper *paper, GPtrArray *figures, RpBarChart *chart, const char *caption,
+                  const GPtrArray *commands)
+{
+    rp_bar_chart_set_style(chart, &paper->style);
+    rp_paper_add(figures, rp_bar_chart_figure(chart), caption, commands);
+}
+
+void
+rp_paper_add_lines(RpPaper *paper, GPtrArray *figures, RpLineChart *chart, const char *caption,
+                   const GPtrArray *commands)
+{
+    rp_line_chart_set_style(chart, &paper->style);
+    rp_paper_add(figures, rp_line_chart_figure(chart), caption, commands);
+}

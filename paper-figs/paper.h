@@ -5,7 +5,7 @@
 
 #include "core/plan/planner.h"
 #include "core/trace/report.h"
-#include "plots/figure.h"
+#include "plots/charts/charts.h"
 #include "sim/search/partition-cost.h"
 #include "sim/simulate.h"
 
@@ -90,38 +90,35 @@ RpPaperRun *rp_paper_simulate_published(RpPaper *paper, RpPlanOptions options, g
  * @model. (transfer full) */
 RpProfile *rp_paper_made_up_profile(guint layers, char *model);
 
-/* Appends its figures (element-type RpFigure) to @figures. */
-typedef gboolean (*RpPaperRecipe)(RpPaper *paper, GPtrArray *figures, GError **error);
+/* Texts of commands, for rp_paper_add(). */
+static inline GPtrArray *
+rp_paper_commands(void)
+{
+    return g_ptr_array_new_with_free_func(g_free);
+}
 
-gboolean rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_2(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_3(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_4(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_5(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_6(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_7(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_8(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_9(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_10(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_11(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_12(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_13(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_13_measured(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_14(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_14_measured(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_15(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_15_published(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_15_early(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_16(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_15_measured(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_16_measured(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_figure_17(RpPaper *paper, GPtrArray *figures, GError **error);
+/* Appends @figure to @figures, with the commands of @commands (element-type utf8); %NULL: the one that draws it. Takes
+ * @figure. */
+void rp_paper_add(GPtrArray *figures, RpFigure *figure, const char *caption,
+                  const GPtrArray *commands);
+/* The same with a chart in the paper's style. */
+void rp_paper_add_bars(RpPaper *paper, GPtrArray *figures, RpBarChart *chart, const char *caption,
+                       const GPtrArray *commands);
+void rp_paper_add_lines(RpPaper *paper, GPtrArray *figures, RpLineChart *chart, const char *caption,
+                        const GPtrArray *commands);
+
+/* Makes the figures of its @name, or those that begin with it, and appends them (element-type RpFigure) to @figures. */
+typedef gboolean RpPaperRecipe(RpPaper *paper, const char *name, GPtrArray *figures,
+                               GError **error);
+
+RpPaperRecipe rp_paper_figure_1, rp_paper_figure_2, rp_paper_figure_3, rp_paper_figure_4,
+    rp_paper_figure_5, rp_paper_overlap, rp_paper_figure_8, rp_paper_systems, rp_paper_figure_13,
+    rp_paper_figure_13_measured, rp_paper_figure_14, rp_paper_figure_14_measured,
+    rp_paper_figure_15, rp_paper_figure_15_published, rp_paper_figure_15_measured,
+    rp_paper_figure_16, rp_paper_figure_16_measured, rp_paper_figure_17;
 /* Not in the paper: models that fit in the card, a timeline of every schedule, memory over time,
  * balance of the stages. */
-gboolean rp_paper_fit(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_timelines(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_memory(RpPaper *paper, GPtrArray *figures, GError **error);
-gboolean rp_paper_balance(RpPaper *paper, GPtrArray *figures, GError **error);
+RpPaperRecipe rp_paper_fit, rp_paper_timelines, rp_paper_memory, rp_paper_balance;
 
 /*
  * Rows that paper-figs/measure wrote: figure-13.csv, figure-14.csv and figure-16.csv, all with the

@@ -7,7 +7,6 @@
 
 #include "core/base/units.h"
 #include "paper-figs/paper.h"
-#include "plots/charts/charts.h"
 #include "plots/table.h"
 #include "sim/systems/systems.h"
 
@@ -308,6 +307,20 @@ typedef struct {
     MeasureCell measure;
 } Recipe;
 
+#define THROUGHPUT "tokens/s"
+#define LONGEST "tokens of the longest sequence"
+
+static const Recipe recipes[] = {
+    {"figure-9", "Figure 9: throughput of eight systems on 8 x RTX 4090", THROUGHPUT,
+     "published-throughput.csv", &rtx4090, measure_throughput},
+    {"figure-10", "Figure 10: longest sequence of seven systems on 8 x RTX 4090", LONGEST,
+     "published-max-sequence.csv", &rtx4090, measure_longest},
+    {"figure-11", "Figure 11: throughput of seven systems on 8 x A800", THROUGHPUT,
+     "published-throughput.csv", &a800, measure_throughput},
+    {"figure-12", "Figure 12: longest sequence of six systems on 8 x A800", LONGEST,
+     "published-max-sequence.csv", &a800, measure_longest},
+};
+
 /* Bars of a model: as long as their share of its largest figure. Hatched where the layers' times are assumed. */
 static void
 add_model(RpBarChart *chart, const Server *server, guint model, const RpSystem *const *systems,
@@ -364,9 +377,13 @@ measure_model(RpPaper *paper, const Recipe *recipe, const Tables *tables, guint 
     return done;
 }
 
-static gboolean
-make(RpPaper *paper, const Recipe *recipe, GPtrArray *figures, GError **error)
+gboolean
+rp_paper_systems(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
+    const Recipe *recipe = recipes;
+
+    while (strcmp(recipe->name, name) != 0)
+        recipe++;
     static const RpBarPart parts[] = {{NULL, RP_COLOUR_GREY}};
     g_autoptr(RpTable) published = rp_table_published(recipe->published);
     g_autoptr(RpTable) configs = rp_table_published("published-run-configs.csv");
@@ -393,67 +410,7 @@ make(RpPaper *paper, const Recipe *recipe, GPtrArray *figures, GError **error)
     for (guint m = 0; m < RP_PAPER_N_MODELS; m++)
         if (!measure_model(paper, recipe, &tables, m, chart, csv, error))
             return FALSE;
-    rp_bar_chart_set_style(chart, rp_paper_style(paper));
-    RpFigure *figure = rp_bar_chart_figure(chart);
-    g_autofree char *command = g_strdup_printf("roundpipe figures -o DIR %s", recipe->name);
-    rp_figure_set_caption(figure, caption);
-    rp_figure_set_table(figure, csv->str);
-    rp_figure_add_command(figure, command);
-    g_ptr_array_add(figures, figure);
+    rp_paper_add_bars(paper, figures, chart, caption, NULL);
+    rp_figure_set_table(g_ptr_array_index(figures, 0), csv->str);
     return TRUE;
-}
-
-#define THROUGHPUT "tokens/s"
-#define LONGEST "tokens of the longest sequence"
-
-gboolean
-rp_paper_figure_9(RpPaper *paper, GPtrArray *figures, GError **error)
-{
-    const Recipe recipe = {.name = "figure-9",
-                           .title = "Figure 9: throughput of eight systems on 8 x RTX 4090",
-                           .what = THROUGHPUT,
-                           .published = "published-throughput.csv",
-                           .server = &rtx4090,
-                           .measure = measure_throughput};
-
-    return make(paper, &recipe, figures, error);
-}
-
-gboolean
-rp_paper_figure_10(RpPaper *paper, GPtrArray *figures, GError **error)
-{
-    const Recipe recipe = {.name = "figure-10",
-                           .title = "Figure 10: longest sequence of seven systems on 8 x RTX 4090",
-                           .what = LONGEST,
-                           .published = "published-max-sequence.csv",
-                           .server = &rtx4090,
-                           .measure = measure_longest};
-
-    return make(paper, &recipe, figures, error);
-}
-
-gboolean
-rp_paper_figure_11(RpPaper *paper, GPtrArray *figures, GError **error)
-{
-    const Recipe recipe = {.name = "figure-11",
-                           .title = "Figure 11: throughput of seven systems on 8 x A800",
-                           .what = THROUGHPUT,
-                           .published = "published-throughput.csv",
-                           .server = &a800,
-                           .measure = measure_throughput};
-
-    return make(paper, &recipe, figures, error);
-}
-
-gboolean
-rp_paper_figure_12(RpPaper *paper, GPtrArray *figures, GError **error)
-{
-    const Recipe recipe = {.name = "figure-12",
-                           .title = "Figure 12: longest sequence of six systems on 8 x A800",
-                           .what = LONGEST,
-                           .published = "published-max-sequence.csv",
-                           .server = &a800,
-                           .measure = measure_longest};
-
-    return make(paper, &recipe, figures, error);
 }

@@ -1,7 +1,6 @@
 /**
  * Timelines: Figures 1, 4, 6 and 7 of the paper, and one of every schedule.
  */
-#include "plots/charts/charts.h"
 
 #include <string.h>
 
@@ -56,16 +55,6 @@ stage_names(const RpPlan *plan)
     return names;
 }
 
-static void
-add_figure(GPtrArray *figures, RpFigure *figure, const char *caption, RpPaperRun *const *runs,
-           guint n_runs)
-{
-    rp_figure_set_caption(figure, caption);
-    for (guint i = 0; i < n_runs; i++)
-        rp_figure_add_command(figure, runs[i]->command);
-    g_ptr_array_add(figures, figure);
-}
-
 /* Title of a panel whose end is marked: narrow paper has space for the schedule's name only. */
 static char *
 panel_title(const RpPaper *paper, const char *schedule, const RpTrace *trace, guint micro_batches,
@@ -97,7 +86,7 @@ uneven_looped_bfs(void)
 }
 
 gboolean
-rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_figure_1(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const struct {
         const char *schedule;
@@ -114,6 +103,7 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
     g_autoptr(RpScheduleOps) uneven =
         rp_schedule_file_parse(FIGURE_1_ORDERS, orders, strlen(orders), error);
     g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_paper_run_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
     g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func((GDestroyNotify)g_ptr_array_unref);
     g_autoptr(GPtrArray) titles = g_ptr_array_new_with_free_func(g_free);
     RpTimelinePanel panels[G_N_ELEMENTS(rows)] = {{0}};
@@ -142,6 +132,7 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
             run->trace, FIGURE_1_MICRO_BATCHES, rows[i].round);
 
         g_ptr_array_add(runs, run);
+        g_ptr_array_add(commands, g_strdup(run->command));
         g_ptr_array_add(names, stages);
         g_ptr_array_add(titles, title);
         panels[i] = (RpTimelinePanel){
@@ -153,14 +144,13 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
             .mark_end = TRUE,
         };
     }
-    RpFigure *figure =
-        rp_timeline_figure("figure-1", "Figure 1: 12 blocks and a head (layer 13) on 4 GPUs",
-                           panels, G_N_ELEMENTS(panels));
+    RpFigure *figure = rp_timeline_figure(
+        name, "Figure 1: 12 blocks and a head (layer 13) on 4 GPUs", panels, G_N_ELEMENTS(panels));
     g_autofree char *json = rp_profile_to_json(profile);
 
     rp_figure_set_profile(figure, json);
     rp_figure_set_orders(figure, orders);
-    add_figure(
+    rp_paper_add(
         figures, figure,
         "Predicted, with made-up layer times: forward and recompute 10 ms, backward 20 ms a "
         "block; head forward 10 ms, backward 20 ms; no time between GPUs. F, B, FB: forward, "
@@ -168,7 +158,7 @@ rp_paper_figure_1(RpPaper *paper, GPtrArray *figures, GError **error)
         "part micro-batches. Looped BFS binds 12 stages to 4 GPUs and waits for the one with "
         "the head; with 13 it waits for the GPU that has a stage more. RoundPipe dispatches 17 "
         "slots of two rounds to whichever GPU is next.",
-        (RpPaperRun *const *)(void *)runs->pdata, runs->len);
+        commands);
     return TRUE;
 }
 
@@ -179,6 +169,7 @@ every_schedule(const RpPaper *paper, const char *name, const char *title,
                GError **error)
 {
     g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_paper_run_free);
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
     g_autoptr(GPtrArray) titles = g_ptr_array_new_with_free_func(g_free);
     g_autofree RpTimelinePanel *panels = g_new0(RpTimelinePanel, n);
     g_autoptr(RpProfile) profile = unit_profile(8, FALSE);
@@ -207,6 +198,7 @@ every_schedule(const RpPaper *paper, const char *name, const char *title,
         if (run == NULL)
             return FALSE;
         g_ptr_array_add(runs, run);
+        g_ptr_array_add(commands, g_strdup(run->command));
         g_ptr_array_add(titles, panel_title(paper, options.schedule->title, run->trace,
                                             FIGURE_1_MICRO_BATCHES, options.round));
         panels[i] = (RpTimelinePanel){
@@ -219,7 +211,7 @@ every_schedule(const RpPaper *paper, const char *name, const char *title,
     }
     RpFigure *figure = rp_timeline_figure(name, title, panels, n);
     rp_figure_set_profile(figure, json);
-    add_figure(figures, figure, caption, (RpPaperRun *const *)runs->pdata, n);
+    rp_paper_add(figures, figure, caption, commands);
     return TRUE;
 }
 
@@ -234,6 +226,8 @@ large_timeline(RpPaper *paper, GPtrArray *figures, GError **error)
     };
     g_autoptr(RpPaperRun) run = rp_paper_simulate_published(paper, options, 1, error);
 
+    g_autoptr(GPtrArray) commands = rp_paper_commands();
+
     if (run == NULL)
         return FALSE;
     g_autofree char *title = rp_timeline_title("RoundPipe, Qwen3-1.7B", run->trace,
@@ -241,16 +235,16 @@ large_timeline(RpPaper *paper, GPtrArray *figures, GError **error)
     RpTimelinePanel panel = {
         .style = rp_paper_style(paper), .trace = run->trace, .title = title, .mark_end = TRUE};
     RpFigure *figure = rp_timeline_figure("timeline-roundpipe-qwen3-1.7b", title, &panel, 1);
-    RpPaperRun *const done[] = {run};
-    add_figure(figures, figure,
-               "Predicted from published RTX 4090 layer times, published partition. Numbers are "
-               "micro-batches; shades tell neighbouring stages apart.",
-               done, 1);
+    g_ptr_array_add(commands, g_strdup(run->command));
+    rp_paper_add(figures, figure,
+                 "Predicted from published RTX 4090 layer times, published partition. Numbers are "
+                 "micro-batches; shades tell neighbouring stages apart.",
+                 commands);
     return TRUE;
 }
 
 gboolean
-rp_paper_timelines(RpPaper *paper, GPtrArray *figures, GError **error)
+rp_paper_timelines(RpPaper *paper, const char *name, GPtrArray *figures, GError **error)
 {
     static const char *const full[] = {"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs",
                                        "roundpipe"};

@@ -108,14 +108,15 @@ RP_TEST(committed_tables_can_be_read)
 
 /* One recipe's figure from tables in a directory. (transfer full) */
 static RpFigure *
-figure_of(RpPaperRecipe recipe, const char *file, const char *text)
+figure_of(RpPaperRecipe *recipe, const char *name, const char *file, const char *text)
 {
     g_autofree char *directory = g_dir_make_tmp("rp-measured-XXXXXX", NULL);
     g_autofree char *path = g_build_filename(directory, file, NULL);
     g_autoptr(RpPaper) paper = rp_paper_new("/no/such/profiles", directory);
     g_autoptr(GPtrArray) figures = g_ptr_array_new();
     g_autoptr(GError) error = NULL;
-    gboolean made = g_file_set_contents(path, text, -1, NULL) && recipe(paper, figures, &error);
+    gboolean made =
+        g_file_set_contents(path, text, -1, NULL) && recipe(paper, name, figures, &error);
 
     (void)remove(path);
     (void)remove(directory);
@@ -128,7 +129,7 @@ figure_of(RpPaperRecipe recipe, const char *file, const char *text)
 RP_TEST(figure_13_shows_the_fastest_shape_and_its_scaling)
 {
     g_autoptr(RpFigure) figure =
-        figure_of(rp_paper_figure_13_measured, "figure-13.csv",
+        figure_of(rp_paper_figure_13_measured, "figure-13-measured", "figure-13.csv",
                   HEADER ROW("qwen3-1.7b", "4", "async", "8", "", "300", "A")
                       ROW("qwen3-1.7b", "1", "async", "4", "", "100", "A")
                           ROW("qwen3-1.7b", "1", "async", "8", "", "90", "A"));
@@ -149,7 +150,8 @@ RP_TEST(figure_13_shows_what_is_published_for_the_same_devices)
                     "qwen3-1.7b,4,roundpipe,async,events,2048,16,16,,524288,,,152758,149411,0,0,"
                     "NVIDIA H200,2026-11-20\n",
                     NULL);
-    g_autoptr(RpFigure) figure = figure_of(rp_paper_figure_13_measured, "figure-13.csv", text);
+    g_autoptr(RpFigure) figure =
+        figure_of(rp_paper_figure_13_measured, "figure-13-measured", "figure-13.csv", text);
 
     assert_non_null(strstr(rp_figure_data(figure)->str, "\n4 149411\n"));
     assert_non_null(strstr(rp_figure_data(figure)->str, "\n4 152758\n"));
@@ -160,7 +162,7 @@ RP_TEST(figure_13_shows_what_is_published_for_the_same_devices)
 RP_TEST(figure_16_sets_blocking_beside_events)
 {
     g_autoptr(RpFigure) figure =
-        figure_of(rp_paper_figure_16_measured, "figure-16.csv",
+        figure_of(rp_paper_figure_16_measured, "figure-16-measured", "figure-16.csv",
                   HEADER "m,2,roundpipe,async,blocking,64,2,4,,1000,,,800,500,0,0,A,2026-01-01\n"
                          "m,2,roundpipe,async,events,64,2,4,,1000,,,1000,800,0,0,A,2026-01-01\n");
     const char *events = strstr(rp_figure_data(figure)->str, "\"events\"");

@@ -10,12 +10,12 @@
 
 /* Points of a figure, block by block. (transfer full) (element-type char *): "x y\n..." */
 static GPtrArray *
-blocks_of(RpPaperRecipe recipe)
+blocks_of(RpPaperRecipe *recipe, const char *name)
 {
     g_autoptr(RpPaper) paper = rp_paper_new(RP_SOURCE_ROOT "/profiles", NULL);
     g_autoptr(GPtrArray) figures = g_ptr_array_new_with_free_func((GDestroyNotify)rp_figure_free);
     GPtrArray *blocks = g_ptr_array_new_with_free_func(g_free);
-    gboolean made = rp_must(recipe, paper, figures);
+    gboolean made = rp_must(recipe, paper, name, figures);
 
     assert_true(made);
     g_auto(GStrv) texts =
@@ -85,7 +85,7 @@ rows_below(const char *heading)
 /* Lines of a model: predicted, published. */
 RP_TEST(figure_13_is_the_table_of_machines)
 {
-    g_autoptr(GPtrArray) blocks = blocks_of(rp_paper_figure_13);
+    g_autoptr(GPtrArray) blocks = blocks_of(rp_paper_figure_13, "figure-13");
     g_autoptr(GPtrArray) rows = rows_below("## Against the real machine");
 
     assert_int_equal(rows->len, RP_PAPER_N_MODELS * 4); /* 1, 2, 4 and 8 GPUs */
@@ -105,7 +105,7 @@ RP_TEST(figure_13_is_the_table_of_machines)
 
 RP_TEST(figure_14_is_the_table_of_lengths)
 {
-    g_autoptr(GPtrArray) blocks = blocks_of(rp_paper_figure_14);
+    g_autoptr(GPtrArray) blocks = blocks_of(rp_paper_figure_14, "figure-14");
     g_autoptr(GPtrArray) rows = rows_below("### Sequence length");
 
     assert_int_equal(rows->len, 8);
