@@ -1,7 +1,7 @@
 /*
  * Measures each mechanism by itself; docs/lab/overheads.md explains the rows.
  *
- *   bench-cuda-overheads [--csv FILE] [--only PART] [--pinned-gib N] [--profiles DIR]
+ *   bench-cuda-overheads [--csv FILE] [--only PART]
  *
  * Medians with p10 and p90. A part that fails prints its error, and the next one runs. Without a
  * GPU the exit status is 77.
@@ -21,10 +21,9 @@ typedef struct {
 } Part;
 
 static const Part parts[] = {
-    {"calls", rp_overheads_calls},       {"events", rp_overheads_events},
-    {"dispatch", rp_overheads_dispatch}, {"waiting", rp_overheads_waiting},
-    {"handover", rp_overheads_handover}, {"upload", rp_overheads_upload},
-    {"pinned", rp_overheads_pinned},
+    {"dispatch", rp_overheads_dispatch},
+    {"waiting", rp_overheads_waiting},
+    {"handover", rp_overheads_handover},
 };
 
 static int
@@ -122,14 +121,11 @@ run(RpOverheads *overheads, const char *only)
 int
 main(int argc, char **argv)
 {
-    RpOverheads overheads = {.pinned_bytes = 0};
-    g_autofree char *csv = NULL, *only = NULL, *profiles = NULL;
-    gint gib = 8;
+    RpOverheads overheads = {.gpus = 0};
+    g_autofree char *csv = NULL, *only = NULL;
     const GOptionEntry entries[] = {
         {"csv", 0, 0, G_OPTION_ARG_FILENAME, &csv, "Also write comma-separated values", "FILE"},
         {"only", 0, 0, G_OPTION_ARG_STRING, &only, "Run one part", "PART"},
-        {"pinned-gib", 0, 0, G_OPTION_ARG_INT, &gib, "GiB to pin at a time (8)", "N"},
-        {"profiles", 0, 0, G_OPTION_ARG_FILENAME, &profiles, "Where profiles/rtx4090 is", "DIR"},
         {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL},
     };
     g_autoptr(GOptionContext) context = g_option_context_new(NULL);
@@ -140,8 +136,8 @@ main(int argc, char **argv)
         fprintf(stderr, "bench-cuda-overheads: %s\n", error->message);
         return 2;
     }
-    if (gib < 1 || argc > 1) {
-        fprintf(stderr, "bench-cuda-overheads: expected options only, --pinned-gib from 1 on\n");
+    if (argc > 1) {
+        fprintf(stderr, "bench-cuda-overheads: expected options only\n");
         return 2;
     }
     if (only != NULL && !is_part(only))
@@ -150,8 +146,6 @@ main(int argc, char **argv)
         fprintf(stderr, "bench-cuda-overheads: cannot write \"%s\": %s\n", csv, g_strerror(errno));
         return 1;
     }
-    overheads.profiles = profiles != NULL ? profiles : RP_BENCH_PROFILES;
-    overheads.pinned_bytes = (guint64)gib << 30;
     const int status = run(&overheads, only);
     if (overheads.csv != NULL && fclose(overheads.csv) != 0) {
         fprintf(stderr, "bench-cuda-overheads: cannot write \"%s\": %s\n", csv, g_strerror(errno));

@@ -14,11 +14,9 @@
 #include "exec/train/trainer.h"
 
 typedef struct {
-    FILE *csv;            /* or NULL */
-    const char *part;     /* the part that runs */
-    guint gpus;           /* GPUs of the machine */
-    guint64 pinned_bytes; /* bytes pinned at a time */
-    const char *profiles; /* directory of qwen3-1.7b.json */
+    FILE *csv;        /* or NULL */
+    const char *part; /* the part that runs */
+    guint gpus;       /* GPUs of the machine */
 } RpOverheads;
 
 /**
@@ -43,32 +41,11 @@ rp_overheads_note(GArray *values, double value)
     g_array_append_val(values, value);
 }
 
-/* events.c: the cost of CUDA's calls on the host, and of events on the device. */
-gboolean rp_overheads_calls(const RpOverheads *overheads, GError **error);
-gboolean rp_overheads_events(const RpOverheads *overheads, GError **error);
 /* engine.c: engine and CUDA backend on a tiny model: dispatch, how the host learns of
  * events, and the optimizer's hand-over to devices. */
 gboolean rp_overheads_dispatch(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_waiting(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_handover(const RpOverheads *overheads, GError **error);
-/* copies.c: parameters beside activations; pinned memory. */
-gboolean rp_overheads_upload(const RpOverheads *overheads, GError **error);
-gboolean rp_overheads_pinned(const RpOverheads *overheads, GError **error);
-
-/*
- * A gate in a stream: work issued behind it waits until the host opens it, so that the host's time
- * is not measured. It opens by itself after two seconds, should a call wait for the stream.
- */
-
-typedef struct {
-    _Atomic int open;
-} RpOverheadsGate;
-
-/* Closes it and issues it to @stream. */
-cudaError_t rp_overheads_gate_issue(RpOverheadsGate *gate, cudaStream_t stream);
-/* Opens it; waits for @stream. */
-cudaError_t rp_overheads_gate_open(RpOverheadsGate *gate, cudaStream_t stream);
-
 /* The real engine and the real CUDA backend on a tiny model, whose backend is watched: its table of
  * operations is replaced by one that counts and times them. */
 
