@@ -83,7 +83,9 @@ rp_call_row(RpRender *render, const RpRow *row, RpArguments *arguments, RpValue 
         !rp_render_charge(render, self.length / row->bytes))
         return FALSE;
     arguments->kind = row->kind;
-    return bind(render, row, arguments) && row->call(render, arguments, value);
+    return bind(render, row, arguments) &&
+           (!row->shown || rp_to_text(render, self, &arguments->self)) &&
+           row->call(render, arguments, value);
 }
 
 /* The arguments of a macro as variables of the present scope. */

@@ -70,6 +70,13 @@ rp_strip(RpRender *render, RpValue text, const RpValue *chars, gboolean left, gb
 }
 
 gboolean
+rp_append(RpRender *render, GString *text, RpValue part)
+{
+    g_string_append_len(text, part.text, part.length);
+    return rp_arena_has_space(render->arena, text->len) || rp_render_fail_bound(render, NULL);
+}
+
+gboolean
 rp_keep_text(RpRender *render, const GString *text, RpValue *value)
 {
     if (!rp_arena_has_space(render->arena, text->len) || text->len > G_MAXUINT)
@@ -118,9 +125,7 @@ evaluate_list(RpRender *render, const RpSyntax *node, RpValue *value)
             return FALSE;
         rp_list_append(render->arena, list, item);
     }
-    *value = rp_value_list(list);
-    if (node->type == RP_NODE_TUPLE)
-        value->type = RP_VALUE_TUPLE;
+    *value = node->type == RP_NODE_TUPLE ? rp_value_tuple(list) : rp_value_list(list);
     return TRUE;
 }
 
@@ -203,11 +208,8 @@ evaluate_concat(RpRender *render, const RpSyntax *node, RpValue *value)
         if (!rp_evaluate(render, node->items[i], &item))
             return FALSE;
         render->at = node->items[i];
-        if (!rp_to_text(render, item, &part))
+        if (!rp_to_text(render, item, &part) || !rp_append(render, text, part))
             return FALSE;
-        g_string_append_len(text, part.text, part.length);
-        if (!rp_arena_has_space(render->arena, text->len))
-            return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, text, value);
 }

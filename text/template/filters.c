@@ -6,57 +6,6 @@
 
 #define MAX_INDENT 1000 /* characters a level */
 
-/* @value as string where an argument may be left out. */
-static gboolean
-text_or(RpRender *render, RpValue value, const char *absent, RpValue *text)
-{
-    if (rp_given(value))
-        return rp_to_text(render, value, text);
-    *text = rp_value_static(absent);
-    return TRUE;
-}
-
-static gboolean
-filter_trim(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    RpValue text, chars = arguments->bound[0];
-
-    if (!rp_to_text(render, arguments->self, &text))
-        return FALSE;
-    const gboolean space = !rp_given(chars) || chars.type == RP_VALUE_NONE;
-    if (!space && !rp_to_text_argument(render, chars, &chars))
-        return FALSE;
-    return rp_strip(render, text, space ? NULL : &chars, TRUE, TRUE, result);
-}
-
-static gboolean
-filter_case(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    RpValue text;
-
-    if (!rp_to_text(render, arguments->self, &text))
-        return FALSE;
-    *result = rp_string_case(render->arena, text, arguments->kind);
-    return TRUE;
-}
-
-static gboolean
-filter_replace(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    const RpValue *bound = arguments->bound;
-    gint64 most = -1;
-    RpValue text, old, with;
-
-    if (!rp_to_text(render, arguments->self, &text) || !rp_to_text(render, bound[0], &old) ||
-        !rp_to_text(render, bound[1], &with))
-        return FALSE;
-    if (rp_given(bound[2]) && bound[2].type != RP_VALUE_NONE &&
-        !rp_to_integer(render, bound[2], &most))
-        return FALSE;
-    return rp_string_replace(render->arena, text, old, with, most, result) ||
-           rp_render_fail_bound(render, NULL);
-}
-
 static gboolean
 filter_string(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
@@ -229,12 +178,11 @@ filter_indent(RpRender *render, const RpArguments *arguments, RpValue *result)
     const RpValue *bound = arguments->bound;
     const gboolean first = rp_given(bound[1]) && rp_value_is_true(bound[1]);
     const gboolean blank = rp_given(bound[2]) && rp_value_is_true(bound[2]);
-    RpValue text, indent = rp_value_static("    ");
+    const RpValue text = arguments->self;
+    RpValue indent = rp_value_static("    ");
     g_autofree char *spaces = NULL;
     gint64 width = 4;
 
-    if (!rp_to_text(render, arguments->self, &text))
-        return FALSE;
     if (bound[0].type == RP_VALUE_STRING) {
         indent = bound[0];
     } else if (rp_given(bound[0])) {
@@ -258,9 +206,8 @@ filter_indent(RpRender *render, const RpArguments *arguments, RpValue *result)
             g_string_append_c(made, '\n');
         if (i > 0 ? blank || line.length > 0 : first)
             g_string_append_len(made, indent.text, indent.length);
-        g_string_append_len(made, line.text, line.length);
-        if (!rp_arena_has_space(render->arena, made->len))
-            return rp_render_fail_bound(render, NULL);
+        if (!rp_append(render, made, line))
+            return FALSE;
     }
     return rp_keep_text(render, made, result);
 }
@@ -299,47 +246,17 @@ filter_tojson(RpRender *render, const RpArguments *arguments, RpValue *result)
     return rp_keep_text(render, text, result);
 }
 
-static gboolean
-filter_join(RpRender *render, const RpArguments *arguments, RpValue *result)
-{
-    const RpValue *bound = arguments->bound;
-    g_autoptr(GString) text = g_string_new(NULL);
-    RpValue separator, part;
-    RpList *items;
-
-    if (!text_or(render, bound[0], "", &separator) || !rp_to_items(render, arguments->self, &items))
-        return FALSE;
-    for (guint i = 0; i < items->length; i++) {
-        RpValue item = items->items[i];
-        if (rp_given(bound[1]) && !rp_get_path(render, item, bound[1], &item))
-            return FALSE;
-        if (!rp_to_text(render, item, &part))
-            return FALSE;
-        if (i > 0)
-            g_string_append_len(text, separator.text, separator.length);
-        g_string_append_len(text, part.text, part.length);
-        if (!rp_arena_has_space(render->arena, text->len))
-            return rp_render_fail_bound(render, NULL);
-    }
-    return rp_keep_text(render, text, result);
-}
-
 /* "..." | format(a, b): named arguments are a dict. */
 static gboolean
 filter_format(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    RpValue text, values;
     RpList *list = rp_list_new(render->arena, arguments->n_given);
 
-    if (!rp_to_text(render, arguments->self, &text))
-        return FALSE;
     if (arguments->n_named > 0)
         return rp_render_fail(render, "expected no named argument of format()");
     for (guint i = 0; i < arguments->n_given; i++)
         rp_list_append(render->arena, list, arguments->given[i]);
-    values = rp_value_list(list);
-    values.type = RP_VALUE_TUPLE;
-    return rp_format(render, text, values, result);
+    return rp_format(render, arguments->self, rp_value_tuple(list), result);
 }
 
 /* One conversion of `%`: flags, width and precision as they stand in @spec. */
@@ -443,40 +360,26 @@ const RpRow *
 rp_find_filter(const char *name)
 {
     static const RpRow rows[] = {
-        {.name = "abs", .call = filter_abs},
-        {.name = "capitalize",
-         .call = filter_case,
-         .bytes = RP_DECODED,
-         .kind = RP_CASE_CAPITALIZE},
-        {.name = "count", .call = filter_length, .bytes = RP_SCANNED},
-        {.name = "d", .call = filter_default, .parameters = {"default_value", "boolean"}},
-        {.name = "default", .call = filter_default, .parameters = {"default_value", "boolean"}},
-        {.name = "float", .call = filter_float, .parameters = {"default"}, .bytes = RP_DECODED},
-        {.name = "format", .call = filter_format, .any = TRUE},
-        {.name = "indent",
-         .call = filter_indent,
-         .parameters = {"width", "first", "blank"},
+        {"abs", filter_abs},
+        {"count", filter_length, .bytes = RP_SCANNED},
+        {"d", filter_default, {"default_value", "boolean"}},
+        {"default", filter_default, {"default_value", "boolean"}},
+        {"float", filter_float, {"default"}, .bytes = RP_DECODED},
+        {"format", filter_format, .any = TRUE, .shown = TRUE},
+        {"indent", filter_indent, {"width", "first", "blank"}, .bytes = RP_DECODED, .shown = TRUE},
+        {"int", filter_int, {"default", "base"}, .bytes = RP_DECODED},
+        {"length", filter_length, .bytes = RP_SCANNED},
+        {"round", filter_round, {"precision", "method"}},
+        {"safe", filter_string},
+        {"string", filter_string},
+        {"tojson",
+         filter_tojson,
+         {"ensure_ascii", "indent", "separators", "sort_keys"},
          .bytes = RP_DECODED},
-        {.name = "int", .call = filter_int, .parameters = {"default", "base"}, .bytes = RP_DECODED},
-        {.name = "join", .call = filter_join, .parameters = {"d", "attribute"}},
-        {.name = "length", .call = filter_length, .bytes = RP_SCANNED},
-        {.name = "lower", .call = filter_case, .bytes = RP_DECODED, .kind = RP_CASE_LOWER},
-        {.name = "replace",
-         .call = filter_replace,
-         .parameters = {"old", "new", "count"},
-         .required = 2,
-         .bytes = RP_DECODED},
-        {.name = "round", .call = filter_round, .parameters = {"precision", "method"}},
-        {.name = "safe", .call = filter_string},
-        {.name = "string", .call = filter_string},
-        {.name = "title", .call = filter_case, .bytes = RP_DECODED, .kind = RP_CASE_FILTER_TITLE},
-        {.name = "tojson",
-         .call = filter_tojson,
-         .parameters = {"ensure_ascii", "indent", "separators", "sort_keys"},
-         .bytes = RP_DECODED},
-        {.name = "trim", .call = filter_trim, .parameters = {"chars"}, .bytes = RP_DECODED},
-        {.name = "upper", .call = filter_case, .bytes = RP_DECODED, .kind = RP_CASE_UPPER},
     };
 
-    return rp_row_find(rows, G_N_ELEMENTS(rows), name);
+    const RpRow *row = rp_row_find(rows, G_N_ELEMENTS(rows), name);
+
+    row = row != NULL ? row : rp_find_list_filter(name);
+    return row != NULL ? row : rp_find_text_filter(name);
 }

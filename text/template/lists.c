@@ -42,18 +42,6 @@ generator(RpList *list)
     return (RpValue){RP_VALUE_GENERATOR, 0, {.list = list}};
 }
 
-static RpValue
-pair_value(RpRender *render, RpPair pair)
-{
-    RpList *list = rp_list_new(render->arena, 2);
-
-    rp_list_append(render->arena, list, pair.key);
-    rp_list_append(render->arena, list, pair.value);
-    RpValue tuple = rp_value_list(list);
-    tuple.type = RP_VALUE_TUPLE;
-    return tuple;
-}
-
 static gboolean
 filter_items(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
@@ -63,7 +51,9 @@ filter_items(RpRender *render, const RpArguments *arguments, RpValue *result)
         return rp_render_fail_type(render, "a dict", arguments->self);
     for (guint i = 0; arguments->self.type == RP_VALUE_DICT && i < arguments->self.dict->length;
          i++)
-        rp_list_append(render->arena, list, pair_value(render, arguments->self.dict->pairs[i]));
+        rp_list_append(render->arena, list,
+                       rp_value_pair(render->arena, arguments->self.dict->pairs[i].key,
+                                     arguments->self.dict->pairs[i].value));
     *result = generator(list);
     return rp_render_charge(render, list->length / 16);
 }
@@ -201,7 +191,9 @@ filter_dictsort(RpRender *render, const RpArguments *arguments, RpValue *result)
     if (arguments->self.type != RP_VALUE_DICT)
         return rp_render_fail_type(render, "a dict", arguments->self);
     for (guint i = 0; i < arguments->self.dict->length; i++)
-        rp_list_append(render->arena, pairs, pair_value(render, arguments->self.dict->pairs[i]));
+        rp_list_append(render->arena, pairs,
+                       rp_value_pair(render->arena, arguments->self.dict->pairs[i].key,
+                                     arguments->self.dict->pairs[i].value));
     return sort_items(render, pairs, rp_value_int(by_value), is_set(bound[0]), is_set(bound[2]),
                       result);
 }
@@ -296,8 +288,6 @@ find_row(RpRender *render, RpValue value, gboolean test, const RpRow **row)
         return FALSE;
     g_autofree char *name = g_strndup(text.text, text.length);
     *row = test ? rp_find_test(name) : rp_find_filter(name);
-    if (*row == NULL && !test)
-        *row = rp_find_list_filter(name);
     g_autofree char *quoted = rp_quote(name);
     return *row != NULL || rp_render_fail(render, "expected a %s that is known, found %s",
                                           test ? "test" : "filter", quoted);
@@ -382,32 +372,22 @@ const RpRow *
 rp_find_list_filter(const char *name)
 {
     static const RpRow rows[] = {
-        {.name = "dictsort",
-         .call = filter_dictsort,
-         .parameters = {"case_sensitive", "by", "reverse"}},
-        {.name = "first", .call = filter_first},
-        {.name = "items", .call = filter_items},
-        {.name = "last", .call = filter_last},
-        {.name = "list", .call = filter_list},
-        {.name = "map", .call = filter_map, .any = TRUE},
-        {.name = "max",
-         .call = filter_extreme,
-         .parameters = {"case_sensitive", "attribute"},
-         .kind = GREATEST},
-        {.name = "min",
-         .call = filter_extreme,
-         .parameters = {"case_sensitive", "attribute"},
-         .kind = LEAST},
-        {.name = "reject", .call = filter_choose, .any = TRUE, .kind = REJECT},
-        {.name = "rejectattr", .call = filter_choose, .any = TRUE, .kind = REJECT | BY_ATTRIBUTE},
-        {.name = "reverse", .call = filter_reverse},
-        {.name = "select", .call = filter_choose, .any = TRUE},
-        {.name = "selectattr", .call = filter_choose, .any = TRUE, .kind = BY_ATTRIBUTE},
-        {.name = "sort",
-         .call = filter_sort,
-         .parameters = {"reverse", "case_sensitive", "attribute"}},
-        {.name = "sum", .call = filter_sum, .parameters = {"attribute", "start"}},
-        {.name = "unique", .call = filter_unique, .parameters = {"case_sensitive", "attribute"}},
+        {"dictsort", filter_dictsort, {"case_sensitive", "by", "reverse"}},
+        {"first", filter_first},
+        {"items", filter_items},
+        {"last", filter_last},
+        {"list", filter_list},
+        {"map", filter_map, .any = TRUE},
+        {"max", filter_extreme, {"case_sensitive", "attribute"}, .kind = GREATEST},
+        {"min", filter_extreme, {"case_sensitive", "attribute"}, .kind = LEAST},
+        {"reject", filter_choose, .any = TRUE, .kind = REJECT},
+        {"rejectattr", filter_choose, .any = TRUE, .kind = REJECT | BY_ATTRIBUTE},
+        {"reverse", filter_reverse},
+        {"select", filter_choose, .any = TRUE},
+        {"selectattr", filter_choose, .any = TRUE, .kind = BY_ATTRIBUTE},
+        {"sort", filter_sort, {"reverse", "case_sensitive", "attribute"}},
+        {"sum", filter_sum, {"attribute", "start"}},
+        {"unique", filter_unique, {"case_sensitive", "attribute"}},
     };
 
     return rp_row_find(rows, G_N_ELEMENTS(rows), name);

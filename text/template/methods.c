@@ -86,16 +86,21 @@ method_case(RpRender *render, const RpArguments *arguments, RpValue *result)
     return TRUE;
 }
 
+/* @arguments->kind: a filter's, which takes any values as text */
 static gboolean
 method_replace(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
+    const gboolean filter = arguments->kind != 0;
+    gboolean (*const to_text)(RpRender *, RpValue, RpValue *) =
+        filter ? rp_to_text : rp_to_text_argument;
     RpValue old, with;
     gint64 most = -1;
 
-    if (!rp_to_text_argument(render, bound[0], &old) ||
-        !rp_to_text_argument(render, bound[1], &with) ||
-        (rp_given(bound[2]) && !rp_to_integer(render, bound[2], &most)))
+    if (!to_text(render, bound[0], &old) || !to_text(render, bound[1], &with))
+        return FALSE;
+    if (rp_given(bound[2]) && !(filter && bound[2].type == RP_VALUE_NONE) &&
+        !rp_to_integer(render, bound[2], &most))
         return FALSE;
     return rp_string_replace(render->arena, arguments->self, old, with, most, result) ||
            rp_render_fail_bound(render, NULL);
@@ -161,25 +166,46 @@ method_all_are(RpRender *render, const RpArguments *arguments, RpValue *result)
     return TRUE;
 }
 
+/* @path: (nullable): of the items' attribute */
+static gboolean
+join(RpRender *render, RpList *items, RpValue separator, const RpValue *path,
+     gboolean (*to_text)(RpRender *, RpValue, RpValue *), RpValue *result)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < items->length; i++) {
+        RpValue part = items->items[i];
+        if ((path != NULL && !rp_get_path(render, part, *path, &part)) ||
+            !to_text(render, part, &part))
+            return FALSE;
+        if (i > 0)
+            g_string_append_len(text, separator.text, separator.length);
+        if (!rp_append(render, text, part))
+            return FALSE;
+    }
+    return rp_keep_text(render, text, result);
+}
+
 static gboolean
 method_join(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    g_autoptr(GString) text = g_string_new(NULL);
     RpList *items;
 
-    if (!rp_to_items(render, arguments->bound[0], &items))
-        return FALSE;
-    for (guint i = 0; i < items->length; i++) {
-        RpValue part;
-        if (!rp_to_text_argument(render, items->items[i], &part))
-            return FALSE;
-        if (i > 0)
-            g_string_append_len(text, arguments->self.text, arguments->self.length);
-        g_string_append_len(text, part.text, part.length);
-        if (!rp_arena_has_space(render->arena, text->len))
-            return rp_render_fail_bound(render, NULL);
-    }
-    return rp_keep_text(render, text, result);
+    return rp_to_items(render, arguments->bound[0], &items) &&
+           join(render, items, arguments->self, NULL, rp_to_text_argument, result);
+}
+
+static gboolean
+filter_join(RpRender *render, const RpArguments *arguments, RpValue *result)
+{
+    const RpValue *bound = arguments->bound;
+    RpValue separator = rp_value_static("");
+    RpList *items;
+
+    return (!rp_given(bound[0]) || rp_to_text(render, bound[0], &separator)) &&
+           rp_to_items(render, arguments->self, &items) &&
+           join(render, items, separator, rp_given(bound[1]) ? &bound[1] : NULL, rp_to_text,
+                result);
 }
 
 /* "{} {0} {name}".format(...): fields without conversion or format. */
@@ -222,12 +248,9 @@ method_format(RpRender *render, const RpArguments *arguments, RpValue *result)
             }
         if (!found)
             return rp_render_fail(render, "expected a value for each {} of format(), found fewer");
-        if (!rp_to_text(render, part, &part))
+        if (!rp_to_text(render, part, &part) || !rp_append(render, text, part))
             return FALSE;
-        g_string_append_len(text, part.text, part.length);
         i = (guint)(close - self.text);
-        if (!rp_arena_has_space(render->arena, text->len))
-            return rp_render_fail_bound(render, NULL);
     }
     return rp_keep_text(render, text, result);
 }
@@ -256,13 +279,8 @@ method_view(RpRender *render, const RpArguments *arguments, RpValue *result)
 
     for (guint i = 0; i < dict->length; i++) {
         RpValue item = arguments->kind == VALUES ? dict->pairs[i].value : dict->pairs[i].key;
-        if (arguments->kind == ITEMS) {
-            RpList *pair = rp_list_new(render->arena, 2);
-            rp_list_append(render->arena, pair, dict->pairs[i].key);
-            rp_list_append(render->arena, pair, dict->pairs[i].value);
-            item = rp_value_list(pair);
-            item.type = RP_VALUE_TUPLE;
-        }
+        if (arguments->kind == ITEMS)
+            item = rp_value_pair(render->arena, dict->pairs[i].key, dict->pairs[i].value);
         rp_list_append(render->arena, list, item);
     }
     *result = rp_value_list(list);
@@ -353,4 +371,21 @@ rp_find_method(const char *name, RpValueType type)
         if ((rows[i].types >> type & 1) != 0 && strcmp(rows[i].name, name) == 0)
             return &rows[i];
     return NULL;
+}
+
+const RpRow *
+rp_find_text_filter(const char *name)
+{
+#define TEXT .bytes = RP_DECODED, .shown = TRUE
+    static const RpRow rows[] = {
+        {"capitalize", method_case, TEXT, .kind = RP_CASE_CAPITALIZE},
+        {"join", filter_join, {"d", "attribute"}},
+        {"lower", method_case, TEXT, .kind = RP_CASE_LOWER},
+        {"replace", method_replace, {"old", "new", "count"}, 2, TEXT, .kind = TRUE},
+        {"title", method_case, TEXT, .kind = RP_CASE_FILTER_TITLE},
+        {"trim", method_strip, {"chars"}, TEXT, .kind = LEFT | RIGHT},
+        {"upper", method_case, TEXT, .kind = RP_CASE_UPPER},
+    };
+
+    return rp_row_find(rows, G_N_ELEMENTS(rows), name);
 }

@@ -65,10 +65,11 @@ typedef struct {
     RpCall call;
     const char *parameters[RP_MAX_PARAMETERS]; /* NULL behind the last */
     guint required;
-    gboolean any; /* takes arguments as they come */
-    guint types;  /* a method's: bits of the RpValueType that have it */
-    guint bytes;  /* text bytes that take a step, since it reads all of them; 0: it does not */
-    guint kind;   /* which of several that @call does */
+    gboolean any;   /* takes arguments as they come */
+    guint types;    /* a method's: bits of the RpValueType that have it */
+    guint bytes;    /* text bytes that take a step, since it reads all of them; 0: it does not */
+    guint kind;     /* which of several that @call does */
+    gboolean shown; /* its object is taken as str() gives it */
 } RpRow;
 
 /* Characters that are decoded one by one, and bytes that are scanned, in the time of a step. */
@@ -139,7 +140,8 @@ RpValue rp_function_value(RpRender *render, const RpRow *row, RpValue self);
 
 /* Tables; NULL if there is none of that name. */
 const RpRow *rp_find_filter(const char *name);
-const RpRow *rp_find_list_filter(const char *name);
+const RpRow *rp_find_list_filter(const char *name); /* of those */
+const RpRow *rp_find_text_filter(const char *name);
 const RpRow *rp_find_test(const char *name);
 const RpRow *rp_find_method(const char *name, RpValueType type);
 const RpRow *rp_find_global(const char *name);
@@ -151,6 +153,8 @@ gboolean rp_to_items(RpRender *render, RpValue value, RpList **list);
 gboolean rp_to_text(RpRender *render, RpValue value, RpValue *text);
 gboolean rp_to_integer(RpRender *render, RpValue value, gint64 *integer);
 gboolean rp_to_text_argument(RpRender *render, RpValue value, RpValue *text);
+/* Appends @part to a @text that must fit in the arena. */
+gboolean rp_append(RpRender *render, GString *text, RpValue part);
 /* @text in the arena, if it fits. */
 gboolean rp_keep_text(RpRender *render, const GString *text, RpValue *value);
 /* @item.a.b, as attributes of filters are written. */

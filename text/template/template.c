@@ -14,9 +14,7 @@ struct _RpTemplate {
 static gconstpointer
 filter_of(const char *name)
 {
-    const RpRow *row = rp_find_filter(name);
-
-    return row != NULL ? row : rp_find_list_filter(name);
+    return rp_find_filter(name);
 }
 
 static gconstpointer

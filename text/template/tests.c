@@ -49,10 +49,8 @@ test_case(RpRender *render, const RpArguments *arguments, RpValue *result)
     const gboolean upper = arguments->kind == RP_CASE_UPPER;
     gboolean other = FALSE, some = FALSE;
     guint bytes = 0;
-    RpValue text;
+    const RpValue text = arguments->self;
 
-    if (!rp_to_text(render, arguments->self, &text))
-        return FALSE;
     for (guint i = 0; i < text.length; i += bytes) {
         const gunichar c = rp_char_at(text.text + i, &bytes);
         some |= upper ? g_unichar_isupper(c) : g_unichar_islower(c);
@@ -112,8 +110,16 @@ rp_find_test(const char *name)
         {.name = "false", .call = test_truth, .kind = FALSE},
         {.name = "odd", .call = test_parity, .kind = 1},
         {.name = "even", .call = test_parity, .kind = 0},
-        {.name = "upper", .call = test_case, .bytes = RP_DECODED, .kind = RP_CASE_UPPER},
-        {.name = "lower", .call = test_case, .bytes = RP_DECODED, .kind = RP_CASE_LOWER},
+        {.name = "upper",
+         .call = test_case,
+         .bytes = RP_DECODED,
+         .kind = RP_CASE_UPPER,
+         .shown = TRUE},
+        {.name = "lower",
+         .call = test_case,
+         .bytes = RP_DECODED,
+         .kind = RP_CASE_LOWER,
+         .shown = TRUE},
         OTHER("divisibleby", test_divisible, .kind = 0),
         OTHER("sameas", test_same, .kind = 0),
         COMPARE("in", IN),

@@ -5,56 +5,27 @@
 
 static RpSyntax *parse_unary(RpParser *parser, gboolean with_filters);
 
-/* @left OPERATION right, repeated, where rows of @texts say so. */
-typedef struct {
+/* Levels of operators between two operands, from the loosest. */
+typedef enum { LEVEL_OR, LEVEL_AND, LEVEL_SUM, LEVEL_PRODUCT, LEVEL_POWER } Level;
+
+static RpSyntax *parse_level(RpParser *parser, Level level);
+
+static const struct {
     const char *text;
+    Level level;
+    RpNodeType type;
     RpOperation operation;
-} Operator;
-
-static RpSyntax *
-parse_binary(RpParser *parser, const Operator *operators, guint n, RpSyntax *(*operand)(RpParser *))
-{
-    RpSyntax *left = operand(parser);
-
-    while (left != NULL) {
-        guint i = 0;
-        while (i < n && !rp_parser_is_operator(parser, operators[i].text))
-            i++;
-        if (i == n)
-            break;
-        RpSyntax *node = rp_parser_node(parser, RP_NODE_BINARY, parser->at++);
-        node->operation = operators[i].operation;
-        node->a = left;
-        node->b = operand(parser);
-        left = node->b != NULL ? node : NULL;
-    }
-    return left;
-}
-
-static RpSyntax *
-parse_operand(RpParser *parser)
-{
-    return parse_unary(parser, TRUE);
-}
-
-static RpSyntax *
-parse_power(RpParser *parser)
-{
-    static const Operator operators[] = {{"**", RP_OP_POWER}};
-
-    return parse_binary(parser, operators, G_N_ELEMENTS(operators), parse_operand);
-}
-
-static RpSyntax *
-parse_product(RpParser *parser)
-{
-    static const Operator operators[] = {{"*", RP_OP_MULTIPLY},
-                                         {"/", RP_OP_DIVIDE},
-                                         {"//", RP_OP_FLOOR_DIVIDE},
-                                         {"%", RP_OP_MODULO}};
-
-    return parse_binary(parser, operators, G_N_ELEMENTS(operators), parse_power);
-}
+} operators[] = {
+    {"or", LEVEL_OR, RP_NODE_OR, 0},
+    {"and", LEVEL_AND, RP_NODE_AND, 0},
+    {"+", LEVEL_SUM, RP_NODE_BINARY, RP_OP_ADD},
+    {"-", LEVEL_SUM, RP_NODE_BINARY, RP_OP_SUBTRACT},
+    {"*", LEVEL_PRODUCT, RP_NODE_BINARY, RP_OP_MULTIPLY},
+    {"/", LEVEL_PRODUCT, RP_NODE_BINARY, RP_OP_DIVIDE},
+    {"//", LEVEL_PRODUCT, RP_NODE_BINARY, RP_OP_FLOOR_DIVIDE},
+    {"%", LEVEL_PRODUCT, RP_NODE_BINARY, RP_OP_MODULO},
+    {"**", LEVEL_POWER, RP_NODE_BINARY, RP_OP_POWER},
+};
 
 static RpSyntax *
 parse_concat(RpParser *parser)
@@ -63,11 +34,11 @@ parse_concat(RpParser *parser)
     const RpToken *start = parser->at;
 
     do {
-        RpSyntax *item = parse_product(parser);
+        RpSyntax *item = parse_level(parser, LEVEL_PRODUCT);
         if (item == NULL)
             return NULL;
         g_ptr_array_add(items, item);
-    } while (rp_parser_skip_operator(parser, "~"));
+    } while (rp_parser_skip(parser, "~"));
     if (items->len == 1)
         return items->pdata[0];
     RpSyntax *node = rp_parser_node(parser, RP_NODE_CONCAT, start);
@@ -75,38 +46,22 @@ parse_concat(RpParser *parser)
     return node;
 }
 
-static RpSyntax *
-parse_sum(RpParser *parser)
-{
-    static const Operator operators[] = {{"+", RP_OP_ADD}, {"-", RP_OP_SUBTRACT}};
-
-    return parse_binary(parser, operators, G_N_ELEMENTS(operators), parse_concat);
-}
-
 /* Takes a comparing operator. */
 static gboolean
 take_comparison(RpParser *parser, RpOperation *operation)
 {
-    static const Operator operators[] = {{"==", RP_OP_EQUAL},  {"!=", RP_OP_UNEQUAL},
-                                         {"<", RP_OP_LESS},    {"<=", RP_OP_LESS_EQUAL},
-                                         {">", RP_OP_GREATER}, {">=", RP_OP_GREATER_EQUAL}};
+    static const char *const words[] = {
+        [RP_OP_EQUAL] = "==",      [RP_OP_UNEQUAL] = "!=", [RP_OP_LESS] = "<",
+        [RP_OP_LESS_EQUAL] = "<=", [RP_OP_GREATER] = ">",  [RP_OP_GREATER_EQUAL] = ">=",
+        [RP_OP_IN] = "in"};
 
-    for (guint i = 0; i < G_N_ELEMENTS(operators); i++)
-        if (rp_parser_skip_operator(parser, operators[i].text)) {
-            *operation = operators[i].operation;
+    for (*operation = RP_OP_EQUAL; *operation <= RP_OP_IN; ++*operation)
+        if (rp_parser_skip(parser, words[*operation]))
             return TRUE;
-        }
-    if (rp_parser_skip_name(parser, "in")) {
-        *operation = RP_OP_IN;
-        return TRUE;
-    }
-    if (!rp_parser_is_name(parser, "not"))
+    if (!rp_parser_skip(parser, "not"))
         return FALSE;
-    parser->at++;
-    if (rp_parser_skip_name(parser, "in")) {
-        *operation = RP_OP_NOT_IN;
+    if (rp_parser_skip(parser, "in")) /* @operation is behind RP_OP_IN */
         return TRUE;
-    }
     parser->at--;
     return FALSE;
 }
@@ -116,7 +71,7 @@ parse_compare(RpParser *parser)
 {
     g_autoptr(GPtrArray) items = g_ptr_array_new();
     const RpToken *start = parser->at;
-    RpSyntax *first = parse_sum(parser);
+    RpSyntax *first = parse_level(parser, LEVEL_SUM);
     RpOperation operation;
 
     if (first == NULL)
@@ -124,7 +79,7 @@ parse_compare(RpParser *parser)
     while (take_comparison(parser, &operation)) {
         RpSyntax *operand = rp_parser_node(parser, RP_NODE_OPERAND, parser->at - 1);
         operand->operation = operation;
-        operand->a = parse_sum(parser);
+        operand->a = parse_level(parser, LEVEL_SUM);
         if (operand->a == NULL)
             return NULL;
         g_ptr_array_add(items, operand);
@@ -142,7 +97,7 @@ parse_not(RpParser *parser)
 {
     const RpToken *start = parser->at;
 
-    if (!rp_parser_skip_name(parser, "not"))
+    if (!rp_parser_skip(parser, "not"))
         return parse_compare(parser);
     RpSyntax *node = rp_parser_node(parser, RP_NODE_NOT, start);
     node->a = rp_parser_enter(parser) ? parse_not(parser) : NULL;
@@ -151,43 +106,55 @@ parse_not(RpParser *parser)
 }
 
 static RpSyntax *
-parse_and_or(RpParser *parser, const char *word, RpNodeType type, RpSyntax *(*operand)(RpParser *))
+parse_operand(RpParser *parser, Level level)
 {
-    RpSyntax *left = operand(parser);
+    switch (level) {
+    case LEVEL_OR:
+        return parse_level(parser, LEVEL_AND);
+    case LEVEL_AND:
+        return parse_not(parser);
+    case LEVEL_SUM:
+        return parse_concat(parser);
+    case LEVEL_PRODUCT:
+        return parse_level(parser, LEVEL_POWER);
+    default:
+        return parse_unary(parser, TRUE);
+    }
+}
 
-    while (left != NULL && rp_parser_is_name(parser, word)) {
-        RpSyntax *node = rp_parser_node(parser, type, parser->at++);
+static RpSyntax *
+parse_level(RpParser *parser, Level level)
+{
+    RpSyntax *left = parse_operand(parser, level);
+    guint i = 0;
+
+    while (left != NULL && i < G_N_ELEMENTS(operators)) {
+        if (operators[i].level != level || !rp_parser_is(parser, operators[i].text)) {
+            i++;
+            continue;
+        }
+        RpSyntax *node = rp_parser_node(parser, operators[i].type, parser->at++);
+        node->operation = operators[i].operation;
         node->a = left;
-        node->b = operand(parser);
+        node->b = parse_operand(parser, level);
         left = node->b != NULL ? node : NULL;
+        i = 0;
     }
     return left;
-}
-
-static RpSyntax *
-parse_and(RpParser *parser)
-{
-    return parse_and_or(parser, "and", RP_NODE_AND, parse_not);
-}
-
-static RpSyntax *
-parse_or(RpParser *parser)
-{
-    return parse_and_or(parser, "or", RP_NODE_OR, parse_and);
 }
 
 RpSyntax *
 rp_parse_expression(RpParser *parser, gboolean with_if)
 {
     const RpToken *unknown = parser->unknown;
-    RpSyntax *value = rp_parser_enter(parser) ? parse_or(parser) : NULL;
+    RpSyntax *value = rp_parser_enter(parser) ? parse_level(parser, LEVEL_OR) : NULL;
 
-    while (with_if && value != NULL && rp_parser_is_name(parser, "if")) {
+    while (with_if && value != NULL && rp_parser_is(parser, "if")) {
         RpSyntax *node = rp_parser_node(parser, RP_NODE_IF_ELSE, parser->at++);
         node->a = value;
-        node->b = parse_or(parser);
+        node->b = parse_level(parser, LEVEL_OR);
         value = node->b != NULL ? node : NULL;
-        if (value != NULL && rp_parser_skip_name(parser, "else")) {
+        if (value != NULL && rp_parser_skip(parser, "else")) {
             node->c = rp_parse_expression(parser, TRUE);
             value = node->c != NULL ? node : NULL;
         }
@@ -206,18 +173,17 @@ rp_parse_values(RpParser *parser, gboolean simple, gboolean with_if, gboolean wi
     gboolean is_tuple = FALSE;
 
     for (;;) {
-        if (items->len > 0 && !rp_parser_expect_operator(parser, ","))
+        if (items->len > 0 && !rp_parser_expect_word(parser, ","))
             return NULL;
         if (parser->at->type == RP_TOKEN_VARIABLE_END || parser->at->type == RP_TOKEN_BLOCK_END ||
-            rp_parser_is_operator(parser, ")") ||
-            (until != NULL && rp_parser_is_name(parser, until)))
+            rp_parser_is(parser, ")") || (until != NULL && rp_parser_is(parser, until)))
             break;
         RpSyntax *item = simple ? rp_parse_primary(parser, with_namespace)
                                 : rp_parse_expression(parser, with_if);
         if (item == NULL)
             return NULL;
         g_ptr_array_add(items, item);
-        if (!rp_parser_is_operator(parser, ","))
+        if (!rp_parser_is(parser, ","))
             break;
         is_tuple = TRUE;
     }
@@ -263,10 +229,10 @@ static RpSyntax *
 parse_unary(RpParser *parser, gboolean with_filters)
 {
     const RpToken *start = parser->at;
-    const gboolean minus = rp_parser_skip_operator(parser, "-");
+    const gboolean minus = rp_parser_skip(parser, "-");
     RpSyntax *node = NULL;
 
-    if (minus || rp_parser_skip_operator(parser, "+")) {
+    if (minus || rp_parser_skip(parser, "+")) {
         node = rp_parser_node(parser, minus ? RP_NODE_NEGATE : RP_NODE_PLUS, start);
         node->a = rp_parser_enter(parser) ? parse_unary(parser, FALSE) : NULL;
         rp_parser_leave(parser);
@@ -277,11 +243,11 @@ parse_unary(RpParser *parser, gboolean with_filters)
     }
     node = rp_parse_postfix(parser, node);
     while (with_filters && node != NULL)
-        if (rp_parser_is_operator(parser, "|"))
+        if (rp_parser_is(parser, "|"))
             node = rp_parse_filters(parser, node, FALSE);
-        else if (rp_parser_skip_name(parser, "is"))
+        else if (rp_parser_skip(parser, "is"))
             node = rp_parse_test(parser, node);
-        else if (rp_parser_is_operator(parser, "("))
+        else if (rp_parser_is(parser, "("))
             node = rp_parse_postfix(parser, node);
         else
             break;

@@ -49,38 +49,19 @@ rp_parser_symbol(RpParser *parser, const char *name)
     return GPOINTER_TO_UINT(number) - 1;
 }
 
-static gboolean
-token_is(const RpToken *token, RpTokenType type, const char *text)
+gboolean
+rp_parser_is(const RpParser *parser, const char *text)
 {
-    return token->type == type && token->length == strlen(text) &&
-           memcmp(token->text, text, token->length) == 0;
+    const RpToken *token = parser->at;
+
+    return token->type == (g_ascii_isalpha(text[0]) ? RP_TOKEN_NAME : RP_TOKEN_OPERATOR) &&
+           token->length == strlen(text) && memcmp(token->text, text, token->length) == 0;
 }
 
 gboolean
-rp_parser_is_operator(const RpParser *parser, const char *text)
+rp_parser_skip(RpParser *parser, const char *text)
 {
-    return token_is(parser->at, RP_TOKEN_OPERATOR, text);
-}
-
-gboolean
-rp_parser_is_name(const RpParser *parser, const char *text)
-{
-    return token_is(parser->at, RP_TOKEN_NAME, text);
-}
-
-gboolean
-rp_parser_skip_operator(RpParser *parser, const char *text)
-{
-    const gboolean is = rp_parser_is_operator(parser, text);
-
-    parser->at += is;
-    return is;
-}
-
-gboolean
-rp_parser_skip_name(RpParser *parser, const char *text)
-{
-    const gboolean is = rp_parser_is_name(parser, text);
+    const gboolean is = rp_parser_is(parser, text);
 
     parser->at += is;
     return is;
@@ -112,19 +93,11 @@ rp_parser_expect(RpParser *parser, RpTokenType type, const char *expected)
 }
 
 gboolean
-rp_parser_expect_operator(RpParser *parser, const char *text)
+rp_parser_expect_word(RpParser *parser, const char *text)
 {
     g_autofree char *expected = g_strdup_printf("`%s`", text);
 
-    return rp_parser_skip_operator(parser, text) || rp_parser_fail(parser, expected) != NULL;
-}
-
-gboolean
-rp_parser_expect_name(RpParser *parser, const char *text)
-{
-    g_autofree char *expected = g_strdup_printf("`%s`", text);
-
-    return rp_parser_skip_name(parser, text) || rp_parser_fail(parser, expected) != NULL;
+    return rp_parser_skip(parser, text) || rp_parser_fail(parser, expected) != NULL;
 }
 
 gboolean
@@ -149,7 +122,7 @@ parse_block(RpParser *parser, const char *block, const char *const *until)
     RpSyntax *body = NULL;
 
     parser->unclosed = block;
-    rp_parser_skip_operator(parser, ":");
+    rp_parser_skip(parser, ":");
     if (rp_parser_expect(parser, RP_TOKEN_BLOCK_END, "`%}`") && rp_parser_enter(parser))
         body = parse_body(parser, until);
     rp_parser_leave(parser);
@@ -164,7 +137,7 @@ parse_whole_block(RpParser *parser, const char *block, const char *end)
     const char *const until[] = {end, NULL};
     RpSyntax *body = parse_block(parser, block, until);
 
-    return body != NULL && rp_parser_expect_name(parser, end) ? body : NULL;
+    return body != NULL && rp_parser_expect_word(parser, end) ? body : NULL;
 }
 
 static RpSyntax *
@@ -173,17 +146,17 @@ parse_for(RpParser *parser, RpSyntax *node)
     static const char *const ends[] = {"endfor", "else", NULL};
 
     node->a = rp_parse_target(parser, FALSE, "in");
-    if (node->a == NULL || !rp_parser_expect_name(parser, "in"))
+    if (node->a == NULL || !rp_parser_expect_word(parser, "in"))
         return NULL;
     node->b = rp_parse_tuple(parser, FALSE, "recursive");
     if (node->b == NULL)
         return NULL;
-    if (rp_parser_skip_name(parser, "if")) {
+    if (rp_parser_skip(parser, "if")) {
         node->c = rp_parse_expression(parser, TRUE);
         if (node->c == NULL)
             return NULL;
     }
-    if (rp_parser_is_name(parser, "recursive"))
+    if (rp_parser_is(parser, "recursive"))
         return rp_parser_fail(parser, "a loop that is not recursive (not supported)");
     node->items = rp_arena_alloc(parser->arena, 2 * sizeof *node->items);
     parser->loops++;
@@ -192,8 +165,8 @@ parse_for(RpParser *parser, RpSyntax *node)
     node->n_items = 1;
     if (node->items[0] == NULL)
         return NULL;
-    if (!rp_parser_skip_name(parser, "else"))
-        return rp_parser_expect_name(parser, "endfor") ? node : NULL;
+    if (!rp_parser_skip(parser, "else"))
+        return rp_parser_expect_word(parser, "endfor") ? node : NULL;
     node->items[1] = parse_whole_block(parser, "for", "endfor");
     node->n_items = 2;
     return node->items[1] != NULL ? node : NULL;
@@ -213,14 +186,14 @@ parse_if(RpParser *parser, RpSyntax *node)
             return NULL;
         g_ptr_array_add(items, condition);
         g_ptr_array_add(items, body);
-    } while (rp_parser_skip_name(parser, "elif"));
+    } while (rp_parser_skip(parser, "elif"));
     rp_parser_set_items(parser, node, items);
     gboolean ended = FALSE;
-    if (rp_parser_skip_name(parser, "else")) {
+    if (rp_parser_skip(parser, "else")) {
         node->c = parse_whole_block(parser, "if", "endif");
         ended = node->c != NULL;
     } else {
-        ended = rp_parser_expect_name(parser, "endif");
+        ended = rp_parser_expect_word(parser, "endif");
     }
     parser->unknown = unknown;
     return ended ? node : NULL;
@@ -232,12 +205,12 @@ parse_set(RpParser *parser, RpSyntax *node)
     node->a = rp_parse_target(parser, TRUE, NULL);
     if (node->a == NULL)
         return NULL;
-    if (rp_parser_skip_operator(parser, "=")) {
+    if (rp_parser_skip(parser, "=")) {
         node->b = rp_parse_tuple(parser, TRUE, NULL);
         return node->b != NULL ? node : NULL;
     }
     node->type = RP_NODE_SET_BLOCK;
-    if (rp_parser_is_operator(parser, "|")) {
+    if (rp_parser_is(parser, "|")) {
         node->b =
             rp_parse_filters(parser, rp_parser_node(parser, RP_NODE_CAPTURED, parser->at), FALSE);
         if (node->b == NULL)
@@ -258,10 +231,10 @@ parse_macro(RpParser *parser, RpSyntax *node)
         return NULL;
     node->text = rp_parser_text(parser, parser->at - 1);
     node->symbol = rp_parser_symbol(parser, node->text);
-    if (!rp_parser_expect_operator(parser, "("))
+    if (!rp_parser_expect_word(parser, "("))
         return NULL;
-    while (!rp_parser_is_operator(parser, ")")) {
-        if (items->len > 0 && !rp_parser_expect_operator(parser, ","))
+    while (!rp_parser_is(parser, ")")) {
+        if (items->len > 0 && !rp_parser_expect_word(parser, ","))
             return NULL;
         if (!rp_parser_expect(parser, RP_TOKEN_NAME, "a parameter's name"))
             return NULL;
@@ -269,7 +242,7 @@ parse_macro(RpParser *parser, RpSyntax *node)
         parameter->text = rp_parser_text(parser, parser->at - 1);
         parameter->symbol = rp_parser_symbol(parser, parameter->text);
         g_ptr_array_add(items, parameter);
-        if (rp_parser_skip_operator(parser, "=")) {
+        if (rp_parser_skip(parser, "=")) {
             RpSyntax *value = rp_parse_expression(parser, TRUE);
             if (value == NULL)
                 return NULL;
@@ -294,10 +267,10 @@ parse_with(RpParser *parser, RpSyntax *node)
     g_autoptr(GPtrArray) items = g_ptr_array_new();
 
     while (parser->at->type != RP_TOKEN_BLOCK_END) {
-        if (items->len > 0 && !rp_parser_expect_operator(parser, ","))
+        if (items->len > 0 && !rp_parser_expect_word(parser, ","))
             return NULL;
         RpSyntax *target = rp_parse_target(parser, FALSE, NULL);
-        if (target == NULL || !rp_parser_expect_operator(parser, "="))
+        if (target == NULL || !rp_parser_expect_word(parser, "="))
             return NULL;
         RpSyntax *value = rp_parse_expression(parser, TRUE);
         if (value == NULL)
@@ -356,7 +329,7 @@ parse_statement(RpParser *parser)
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(statements); i++)
-        if (rp_parser_skip_name(parser, statements[i].tag)) {
+        if (rp_parser_skip(parser, statements[i].tag)) {
             RpSyntax *node = rp_parser_node(parser, statements[i].type, parser->at - 1);
             return statements[i].parse(parser, node);
         }
@@ -373,7 +346,7 @@ static gboolean
 ends_here(const RpParser *parser, const char *const *until)
 {
     for (guint i = 0; until != NULL && until[i] != NULL; i++)
-        if (rp_parser_is_name(parser, until[i]))
+        if (rp_parser_is(parser, until[i]))
             return TRUE;
     return FALSE;
 }

@@ -13,14 +13,14 @@ parse_name(RpParser *parser, gboolean with_namespace)
     RpSyntax *node = rp_parser_node(parser, RP_NODE_NAME, parser->at);
 
     for (guint i = 0; i < G_N_ELEMENTS(constants); i++)
-        if (rp_parser_skip_name(parser, constants[i].word)) {
+        if (rp_parser_skip(parser, constants[i].word)) {
             node->type = RP_NODE_CONSTANT;
             node->value = *constants[i].value;
             return node;
         }
     node->text = rp_parser_text(parser, parser->at++);
     node->symbol = rp_parser_symbol(parser, node->text);
-    if (!with_namespace || !rp_parser_skip_operator(parser, "."))
+    if (!with_namespace || !rp_parser_skip(parser, "."))
         return node;
     node->type = RP_NODE_NAMESPACE;
     if (!rp_parser_expect(parser, RP_TOKEN_NAME, "an attribute's name"))
@@ -49,13 +49,13 @@ parse_bracketed(RpParser *parser, RpNodeType type, const char *close)
     RpSyntax *node = rp_parser_node(parser, type, parser->at - 1);
     g_autoptr(GPtrArray) items = g_ptr_array_new();
 
-    while (!rp_parser_is_operator(parser, close)) {
-        if (items->len > 0 && !rp_parser_expect_operator(parser, ","))
+    while (!rp_parser_is(parser, close)) {
+        if (items->len > 0 && !rp_parser_expect_word(parser, ","))
             return NULL;
-        if (rp_parser_is_operator(parser, close))
+        if (rp_parser_is(parser, close))
             break;
         for (guint part = 0; part < (type == RP_NODE_DICT ? 2 : 1); part++) {
-            if (part == 1 && !rp_parser_expect_operator(parser, ":"))
+            if (part == 1 && !rp_parser_expect_word(parser, ":"))
                 return NULL;
             RpSyntax *item = rp_parse_expression(parser, TRUE);
             if (item == NULL)
@@ -86,15 +86,15 @@ rp_parse_primary(RpParser *parser, gboolean with_namespace)
     default:
         break;
     }
-    if (rp_parser_skip_operator(parser, "(")) {
+    if (rp_parser_skip(parser, "(")) {
         if (rp_parser_enter(parser))
             node = rp_parse_values(parser, FALSE, TRUE, FALSE, NULL, TRUE);
         rp_parser_leave(parser);
-        return node != NULL && rp_parser_expect_operator(parser, ")") ? node : NULL;
+        return node != NULL && rp_parser_expect_word(parser, ")") ? node : NULL;
     }
-    if (rp_parser_skip_operator(parser, "["))
+    if (rp_parser_skip(parser, "["))
         return parse_bracketed(parser, RP_NODE_LIST, "]");
-    if (rp_parser_skip_operator(parser, "{"))
+    if (rp_parser_skip(parser, "{"))
         return parse_bracketed(parser, RP_NODE_DICT, "}");
     return rp_parser_fail(parser, "an expression");
 }
@@ -106,14 +106,14 @@ parse_arguments(RpParser *parser, RpSyntax *node)
     g_autoptr(GPtrArray) items = g_ptr_array_new();
     g_autoptr(GArray) names = g_array_new(FALSE, FALSE, sizeof(RpValue));
 
-    if (!rp_parser_expect_operator(parser, "("))
+    if (!rp_parser_expect_word(parser, "("))
         return NULL;
-    while (!rp_parser_is_operator(parser, ")")) {
-        if (items->len > 0 && !rp_parser_expect_operator(parser, ","))
+    while (!rp_parser_is(parser, ")")) {
+        if (items->len > 0 && !rp_parser_expect_word(parser, ","))
             return NULL;
-        if (rp_parser_is_operator(parser, ")"))
+        if (rp_parser_is(parser, ")"))
             break;
-        if (rp_parser_is_operator(parser, "*") || rp_parser_is_operator(parser, "**"))
+        if (rp_parser_is(parser, "*") || rp_parser_is(parser, "**"))
             return rp_parser_fail(parser, "an argument (`*` and `**` are not supported)");
         const gboolean named = parser->at->type == RP_TOKEN_NAME &&
                                parser->at[1].type == RP_TOKEN_OPERATOR &&
@@ -148,18 +148,18 @@ parse_subscript(RpParser *parser, RpSyntax *value)
     guint n = 0;
 
     node->a = value;
-    while (n < 3 && !rp_parser_is_operator(parser, "]")) {
-        if (!rp_parser_is_operator(parser, ":")) {
+    while (n < 3 && !rp_parser_is(parser, "]")) {
+        if (!rp_parser_is(parser, ":")) {
             parts[n] = rp_parse_expression(parser, TRUE);
             if (parts[n] == NULL)
                 return NULL;
         }
-        if (n == 2 || !rp_parser_skip_operator(parser, ":"))
+        if (n == 2 || !rp_parser_skip(parser, ":"))
             break;
         node->type = RP_NODE_SLICE;
         n++;
     }
-    if (!rp_parser_expect_operator(parser, "]"))
+    if (!rp_parser_expect_word(parser, "]"))
         return NULL;
     if (node->type == RP_NODE_ITEM) {
         node->b = parts[0];
@@ -176,7 +176,7 @@ rp_parse_postfix(RpParser *parser, RpSyntax *node)
 {
     while (node != NULL) {
         const RpToken *start = parser->at;
-        if (rp_parser_skip_operator(parser, ".")) {
+        if (rp_parser_skip(parser, ".")) {
             RpSyntax *of = node;
             const RpToken *name = parser->at;
             node = rp_parser_node(parser, RP_NODE_ATTRIBUTE, start);
@@ -192,9 +192,9 @@ rp_parse_postfix(RpParser *parser, RpSyntax *node)
                 return rp_parser_fail(parser, "an attribute's name");
             }
             parser->at++;
-        } else if (rp_parser_skip_operator(parser, "[")) {
+        } else if (rp_parser_skip(parser, "[")) {
             node = parse_subscript(parser, node);
-        } else if (rp_parser_is_operator(parser, "(")) {
+        } else if (rp_parser_is(parser, "(")) {
             RpSyntax *call = rp_parser_node(parser, RP_NODE_CALL, start);
             call->a = node;
             node = parse_arguments(parser, call);
@@ -226,12 +226,12 @@ parse_binding(RpParser *parser, RpNodeType type, const char *expected)
 RpSyntax *
 rp_parse_filters(RpParser *parser, RpSyntax *node, gboolean first)
 {
-    while (node != NULL && (first || rp_parser_skip_operator(parser, "|"))) {
+    while (node != NULL && (first || rp_parser_skip(parser, "|"))) {
         RpSyntax *filter = parse_binding(parser, RP_NODE_FILTER, "a filter's name");
         if (filter == NULL)
             return NULL;
         filter->a = node;
-        node = rp_parser_is_operator(parser, "(") ? parse_arguments(parser, filter) : filter;
+        node = rp_parser_is(parser, "(") ? parse_arguments(parser, filter) : filter;
         first = FALSE;
     }
     return node;
@@ -242,21 +242,21 @@ RpSyntax *
 rp_parse_test(RpParser *parser, RpSyntax *value)
 {
     const RpToken *start = parser->at - 1;
-    const gboolean negated = rp_parser_skip_name(parser, "not");
+    const gboolean negated = rp_parser_skip(parser, "not");
     RpSyntax *node = parse_binding(parser, RP_NODE_TEST, "a test's name");
 
     if (node == NULL)
         return NULL;
     node->a = value;
     const RpTokenType next = parser->at->type;
-    if (rp_parser_is_operator(parser, "(")) {
+    if (rp_parser_is(parser, "(")) {
         node = parse_arguments(parser, node);
-    } else if (rp_parser_is_name(parser, "is")) {
+    } else if (rp_parser_is(parser, "is")) {
         return rp_parser_fail(parser, "one test (tests do not follow each other)");
-    } else if ((next == RP_TOKEN_NAME && !rp_parser_is_name(parser, "else") &&
-                !rp_parser_is_name(parser, "or") && !rp_parser_is_name(parser, "and")) ||
+    } else if ((next == RP_TOKEN_NAME && !rp_parser_is(parser, "else") &&
+                !rp_parser_is(parser, "or") && !rp_parser_is(parser, "and")) ||
                next == RP_TOKEN_STRING || next == RP_TOKEN_INTEGER || next == RP_TOKEN_FLOAT ||
-               rp_parser_is_operator(parser, "[") || rp_parser_is_operator(parser, "{")) {
+               rp_parser_is(parser, "[") || rp_parser_is(parser, "{")) {
         RpSyntax *argument = rp_parse_postfix(parser, rp_parse_primary(parser, FALSE));
         if (argument == NULL)
             return NULL;

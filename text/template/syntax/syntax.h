@@ -188,14 +188,12 @@ guint rp_parser_symbol(RpParser *parser, const char *name);
 /* (transfer none): with a NUL */
 const char *rp_parser_text(RpParser *parser, const RpToken *token);
 
-gboolean rp_parser_is_operator(const RpParser *parser, const char *text);
-gboolean rp_parser_is_name(const RpParser *parser, const char *text);
+/* Whether the operator, or the name if it begins with a letter, stands next. */
+gboolean rp_parser_is(const RpParser *parser, const char *text);
 /* Takes it if it is there. */
-gboolean rp_parser_skip_operator(RpParser *parser, const char *text);
-gboolean rp_parser_skip_name(RpParser *parser, const char *text);
+gboolean rp_parser_skip(RpParser *parser, const char *text);
 /* Returns: FALSE, with the error set, if it is not there */
-gboolean rp_parser_expect_operator(RpParser *parser, const char *text);
-gboolean rp_parser_expect_name(RpParser *parser, const char *text);
+gboolean rp_parser_expect_word(RpParser *parser, const char *text);
 gboolean rp_parser_expect(RpParser *parser, RpTokenType type, const char *expected);
 /* Refuses the token that stands next. Returns: NULL */
 gpointer rp_parser_fail(RpParser *parser, const char *expected);

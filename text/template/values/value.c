@@ -134,6 +134,22 @@ rp_value_dict(RpDict *dict)
     return (RpValue){RP_VALUE_DICT, 0, {.dict = dict}};
 }
 
+RpValue
+rp_value_tuple(RpList *list)
+{
+    return (RpValue){RP_VALUE_TUPLE, 0, {.list = list}};
+}
+
+RpValue
+rp_value_pair(RpArena *arena, RpValue a, RpValue b)
+{
+    RpList *list = rp_list_new(arena, 2);
+
+    rp_list_append(arena, list, a);
+    rp_list_append(arena, list, b);
+    return rp_value_tuple(list);
+}
+
 RpList *
 rp_list_new(RpArena *arena, guint capacity)
 {

@@ -132,6 +132,9 @@ RpValue rp_value_static(const char *text);
 RpValue rp_value_copy(RpArena *arena, const char *text, gsize length);
 RpValue rp_value_undefined(const char *name, gsize length);
 RpValue rp_value_list(RpList *list);
+RpValue rp_value_tuple(RpList *list);
+/* A tuple of both. */
+RpValue rp_value_pair(RpArena *arena, RpValue a, RpValue b);
 RpValue rp_value_dict(RpDict *dict);
 
 RpList *rp_list_new(RpArena *arena, guint capacity);
