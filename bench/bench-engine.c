@@ -2,7 +2,7 @@
  * Measures the engine's cost per task: it runs the shipped profiles on 8 devices, on the replay
  * backend with tasks that take no time, so that only the engine's own time is left.
  *
- *   bench-engine [--csv] [PROFILE.json…]
+ *   bench-engine [PROFILE.json…]
  *
  * elapsed: from the first hand-over to the last end, over the tasks; workers: processor time of the
  * engine's threads, of which there are three a device and one a host lane. The caller's planning is
@@ -68,8 +68,7 @@ run_once(const RpProfile *profile, const RpPartition *partition, const RpPlanOpt
 }
 
 static gboolean
-run_case(const RpProfile *profile, const char *schedule, RpFidelity fidelity, gboolean csv,
-         GError **error)
+run_case(const RpProfile *profile, const char *schedule, RpFidelity fidelity, GError **error)
 {
     const RpScheduleOps *ops = rp_schedule_find(schedule, error);
     const RpPlanOptions options = {.schedule = ops,
@@ -94,16 +93,15 @@ run_case(const RpProfile *profile, const char *schedule, RpFidelity fidelity, gb
         if (cost.elapsed_ns < best.elapsed_ns)
             best = cost;
     }
-    printf(csv ? "%s,%s,%s,%" G_GUINT64_FORMAT ",%.3f,%.3f\n"
-               : "%-18s %-10s %-8s %9" G_GUINT64_FORMAT " %12.2f %12.2f\n",
-           profile->model, schedule, fidelity == RP_FIDELITY_FULL ? "full" : "compute", best.tasks,
+    printf("%-18s %-10s %-8s %9" G_GUINT64_FORMAT " %12.2f %12.2f\n", profile->model, schedule,
+           fidelity == RP_FIDELITY_FULL ? "full" : "compute", best.tasks,
            (double)best.elapsed_ns / (double)best.tasks / 1e3,
            (double)best.worker_ns / (double)best.tasks / 1e3);
     return TRUE;
 }
 
 static gboolean
-run_profile(const char *path, gboolean csv, GError **error)
+run_profile(const char *path, GError **error)
 {
     static const char *const schedules[] = {"roundpipe", "1f1b"};
     g_autoptr(RpProfile) profile = rp_profile_load(path, error);
@@ -112,7 +110,7 @@ run_profile(const char *path, gboolean csv, GError **error)
         return FALSE;
     for (guint i = 0; i < G_N_ELEMENTS(schedules); i++)
         for (RpFidelity fidelity = RP_FIDELITY_COMPUTE; fidelity <= RP_FIDELITY_FULL; fidelity++)
-            if (!run_case(profile, schedules[i], fidelity, csv, error))
+            if (!run_case(profile, schedules[i], fidelity, error))
                 return FALSE;
     return TRUE;
 }
@@ -122,28 +120,16 @@ main(int argc, char **argv)
 {
     static const char *const shipped[] = {"qwen3-1.7b", "llama-3.1-8b", "gpt-oss-20b", "qwen3-32b",
                                           "qwen3-235b-a22b"};
-    gboolean csv = FALSE;
-    const GOptionEntry entries[] = {
-        {"csv", 0, 0, G_OPTION_ARG_NONE, &csv, "Print comma-separated values", NULL},
-        {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL},
-    };
-    g_autoptr(GOptionContext) context = g_option_context_new("[PROFILE.json…]");
     g_autoptr(GError) error = NULL;
 
-    g_option_context_add_main_entries(context, entries, NULL);
-    if (!g_option_context_parse(context, &argc, &argv, &error)) {
-        fprintf(stderr, "%s\n", error->message);
-        return 2;
-    }
-    printf(csv ? "%s,%s,%s,%s,%s,%s\n" : "%-18s %-10s %-8s %9s %12s %12s\n", "profile", "schedule",
-           "fidelity", "tasks", csv ? "elapsed_us_per_task" : "elapsed us",
-           csv ? "worker_us_per_task" : "workers us");
+    printf("%-18s %-10s %-8s %9s %12s %12s\n", "profile", "schedule", "fidelity", "tasks",
+           "elapsed us", "workers us");
     for (int i = 1; i < argc && error == NULL; i++)
-        (void)run_profile(argv[i], csv, &error);
+        (void)run_profile(argv[i], &error);
     for (guint i = 0; argc == 1 && i < G_N_ELEMENTS(shipped) && error == NULL; i++) {
         g_autofree char *path = g_strdup_printf("%s/%s.json", RP_BENCH_PROFILES, shipped[i]);
 
-        (void)run_profile(path, csv, &error);
+        (void)run_profile(path, &error);
     }
     if (error == NULL)
         return 0;

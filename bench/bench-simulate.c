@@ -125,7 +125,7 @@ fidelity_name(RpFidelity fidelity)
 }
 
 static gboolean
-run_case(const char *name, const Size *size, gboolean csv, GError **error)
+run_case(const char *name, const Size *size, GError **error)
 {
     const RpScheduleOps *schedule = rp_schedule_find(name, error);
     if (schedule == NULL)
@@ -154,17 +154,16 @@ run_case(const char *name, const Size *size, gboolean csv, GError **error)
 
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    printf(csv ? "%s,%s,%u,%u,%" G_GUINT64_FORMAT ",%.3f,%.3f,%.0f,%.1f\n"
-               : "%-18s %-8s %5u %13u %10" G_GUINT64_FORMAT " %11.3f %12.3f %12.0f %13.1f\n",
-           name, fidelity_name(size->fidelity), size->gpus, size->micro_batches,
-           rp_plan_end_id(plan), (double)plan_us / 1e3, simulate_us / 1e3,
+    printf("%-18s %-8s %5u %13u %10" G_GUINT64_FORMAT " %11.3f %12.3f %12.0f %13.1f\n", name,
+           fidelity_name(size->fidelity), size->gpus, size->micro_batches, rp_plan_end_id(plan),
+           (double)plan_us / 1e3, simulate_us / 1e3,
            (double)rp_plan_end_id(plan) / simulate_us * 1e6, (double)usage.ru_maxrss / 1024);
     return TRUE;
 }
 
 /* Returns: whether it could be run; says why not otherwise */
 static gboolean
-run_case_in_child(const char *name, const Size *size, gboolean csv)
+run_case_in_child(const char *name, const Size *size)
 {
     int status = 0;
 
@@ -172,7 +171,7 @@ run_case_in_child(const char *name, const Size *size, gboolean csv)
     const pid_t child = fork();
     if (child == 0) {
         g_autoptr(GError) error = NULL;
-        const gboolean done = run_case(name, size, csv, &error);
+        const gboolean done = run_case(name, size, &error);
 
         if (!done)
             fprintf(stderr, "%s, %u gpus, %u micro-batches: %s\n", name, size->gpus,
@@ -187,11 +186,10 @@ run_case_in_child(const char *name, const Size *size, gboolean csv)
 int
 main(int argc, char **argv)
 {
-    gboolean csv = FALSE, large = FALSE, all_done = TRUE, any = FALSE;
+    gboolean large = FALSE, all_done = TRUE, any = FALSE;
     gint gpus = 0;
     g_autofree char *fidelity = NULL, *schedule = NULL;
     const GOptionEntry entries[] = {
-        {"csv", 0, 0, G_OPTION_ARG_NONE, &csv, "Print comma-separated values", NULL},
         {"large", 0, 0, G_OPTION_ARG_NONE, &large, "Up to 1,000 devices; needs 8 GiB", NULL},
         {"gpus", 0, 0, G_OPTION_ARG_INT, &gpus, "Only with so many devices", "N"},
         {"fidelity", 0, 0, G_OPTION_ARG_STRING, &fidelity, "Only `compute` or `full`", "NAME"},
@@ -206,16 +204,14 @@ main(int argc, char **argv)
         fprintf(stderr, "%s\n", error->message);
         return 2;
     }
-    printf(csv ? "%s,%s,%s,%s,%s,%s,%s,%s,%s\n" : "%-18s %-8s %5s %13s %10s %11s %12s %12s %13s\n",
-           "schedule", "fidelity", "gpus", csv ? "micro_batches" : "micro-batches", "tasks",
-           csv ? "plan_ms" : "plan ms", csv ? "simulate_ms" : "simulate ms",
-           csv ? "tasks_per_s" : "tasks/s", csv ? "peak_rss_mib" : "peak RSS MiB");
+    printf("%-18s %-8s %5s %13s %10s %11s %12s %12s %13s\n", "schedule", "fidelity", "gpus",
+           "micro-batches", "tasks", "plan ms", "simulate ms", "tasks/s", "peak RSS MiB");
     for (guint i = 0; i < G_N_ELEMENTS(sizes); i++)
         for (guint k = 0; k < G_N_ELEMENTS(schedules); k++)
             if ((large || !sizes[i].large) && (gpus == 0 || (guint)gpus == sizes[i].gpus) &&
                 (fidelity == NULL || g_str_equal(fidelity, fidelity_name(sizes[i].fidelity))) &&
                 (schedule == NULL || g_str_equal(schedule, schedules[k]))) {
-                all_done = run_case_in_child(schedules[k], &sizes[i], csv) && all_done;
+                all_done = run_case_in_child(schedules[k], &sizes[i]) && all_done;
                 any = TRUE;
             }
     if (!any) {

@@ -3,11 +3,9 @@
  * one block a stage, 16 tokens a micro-batch.
  *
  *   dispatch   |wait|record|launch|record| ...     host, per task of a device
- *   waiting    event happens ........ the host goes on
  *   handover   last compute action ... norm ... steps ... upload ... first compute action
  */
 #include "bench/overheads/overheads.h"
-#include "exec/cuda/base/launch.h"
 
 #define SERIES 15
 #define ITERATIONS 10 /* iterations of a series */
@@ -131,145 +129,6 @@ rp_overheads_dispatch(const RpOverheads *overheads, GError **error)
            measure_dispatch(overheads, 1, TRUE, error) &&
            (all < 2 || (measure_dispatch(overheads, all, FALSE, error) &&
                         measure_dispatch(overheads, all, TRUE, error)));
-}
-
-/* ---- waiting ---- */
-
-#define WAITS 60
-#define HELD_NS 1000000 /* longer than the backend's naps grow */
-
-typedef enum { WAIT_SPIN, WAIT_BACKEND, WAIT_SYNCHRONIZE, WAIT_CALLBACK, N_WAITS } Wait;
-
-static const char *const wait_names[N_WAITS] = {
-    "asking all the time (cudaEventQuery)",
-    "as the backend: asking and naps of 2 to 100 us",
-    "cudaEventSynchronize",
-    "host function in the stream, as losses come back",
-};
-
-typedef struct {
-    gint64 ns; /* when it was called */
-} Callback;
-
-static void CUDART_CB
-hold_a_while(void *data)
-{
-    const gint64 end_ns = rp_clock_ns() + HELD_NS;
-
-    while (rp_clock_ns() < end_ns)
-        ;
-}
-
-static void CUDART_CB
-note_time(void *data)
-{
-    ((Callback *)data)->ns = rp_clock_ns();
-}
-
-static cudaError_t
-wait_by(Wait how, cudaStream_t stream, RpBackendEvent *event, Callback *callback, GError **error)
-{
-    cudaError_t status;
-    RpRuntimeState state;
-
-    switch (how) {
-    case WAIT_SPIN:
-        do
-            state = rp_runtime_event_state(&event->device->gpu, event->event, "a kernel", error);
-        while (state == RP_RUNTIME_BUSY);
-        return state == RP_RUNTIME_DONE ? cudaSuccess : cudaErrorUnknown;
-    case WAIT_BACKEND:
-        return rp_overheads_watch.real->wait_host(rp_overheads_watch.backend, event, error)
-                   ? cudaSuccess
-                   : cudaErrorUnknown;
-    case WAIT_SYNCHRONIZE:
-        return cudaEventSynchronize(event->event);
-    default:
-        status = cudaLaunchHostFunc(stream, note_time, callback);
-        return status == cudaSuccess ? cudaStreamSynchronize(stream) : status;
-    }
-}
-
-/* Measures the time from the event (by the device's clock) until the host knows of it, us. */
-static gboolean
-time_wait(Wait how, RpBackendLane *lane, RpBackendEvent *event, void *memory, double *us,
-          GError **error)
-{
-    Callback callback = {.ns = 0};
-    gint64 told_ns;
-
-    if (!rp_cuda_ok(cudaLaunchHostFunc(lane->stream, hold_a_while, NULL), "cudaLaunchHostFunc",
-                    error) ||
-        !rp_cuda_ok(rp_cuda_fill(&(RpFillArgs){RP_DTYPE_FP32, 1, memory, 0}, lane->stream),
-                    "a kernel", error) ||
-        !rp_overheads_watch.real->record(rp_overheads_watch.backend, lane, event, error))
-        return FALSE;
-    const cudaError_t status = wait_by(how, lane->stream, event, &callback, error);
-    told_ns = how == WAIT_CALLBACK ? callback.ns : rp_clock_ns();
-    if (error != NULL && *error != NULL)
-        return FALSE;
-    if (!rp_cuda_ok(status, wait_names[how], error))
-        return FALSE;
-    *us = (double)(told_ns - rp_overheads_watch.real->event_ns(rp_overheads_watch.backend, event)) /
-          1e3;
-    return TRUE;
-}
-
-static gboolean
-measure_wait(const RpOverheads *overheads, Wait how, RpBackendLane *lane, RpBackendEvent *event,
-             void *memory, GError **error)
-{
-    g_autoptr(GArray) values = rp_overheads_values();
-    g_autofree char *remark = NULL;
-
-    for (guint i = 0; i <= WAITS; i++) {
-        double us;
-
-        if (!time_wait(how, lane, event, memory, &us, error))
-            return FALSE;
-        if (i > 0)
-            rp_overheads_note(values, us);
-    }
-    remark =
-        g_strdup_printf("clocks agree to %.1f us",
-                        (double)rp_cuda_backend_clock_error_ns(rp_overheads_watch.backend) / 1e3);
-    rp_overheads_add(overheads, wait_names[how], "us", values, remark);
-    return TRUE;
-}
-
-/* A lane of its own of the backend, whose trainer stands still meanwhile. */
-static gboolean
-measure_waits(const RpOverheads *overheads, GError **error)
-{
-    RpBackendLane *lane = rp_overheads_watch.real->lane_new(rp_overheads_watch.backend, 0,
-                                                            RP_LANE_ACTIVATION_DOWN, error);
-    RpBackendEvent *event = NULL;
-    void *memory = NULL;
-    gboolean done = lane != NULL;
-
-    if (done)
-        event = rp_overheads_watch.real->event_new(rp_overheads_watch.backend, 0, error);
-    done = event != NULL && rp_cuda_ok(cudaMalloc(&memory, 256), "cudaMalloc", error);
-    for (Wait how = WAIT_SPIN; done && how < N_WAITS; how++)
-        done = measure_wait(overheads, how, lane, event, memory, error);
-    if (lane != NULL)
-        rp_overheads_watch.real->lane_free(rp_overheads_watch.backend, lane);
-    if (event != NULL)
-        rp_overheads_watch.real->event_free(rp_overheads_watch.backend, event);
-    (void)cudaFree(memory);
-    return done;
-}
-
-gboolean
-rp_overheads_waiting(const RpOverheads *overheads, GError **error)
-{
-    const RpOverheadsRun options = {.gpus = 1};
-    RpOverheadsModel tiny;
-    const gboolean done =
-        rp_overheads_open(&tiny, &options, error) && measure_waits(overheads, error);
-
-    rp_overheads_close(&tiny);
-    return done;
 }
 
 /* ---- hand-over ---- */

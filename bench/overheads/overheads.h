@@ -14,7 +14,6 @@
 #include "exec/train/trainer.h"
 
 typedef struct {
-    FILE *csv;        /* or NULL */
     const char *part; /* the part that runs */
     guint gpus;       /* GPUs of the machine */
 } RpOverheads;
@@ -41,10 +40,8 @@ rp_overheads_note(GArray *values, double value)
     g_array_append_val(values, value);
 }
 
-/* engine.c: engine and CUDA backend on a tiny model: dispatch, how the host learns of
- * events, and the optimizer's hand-over to devices. */
+/* engine.c: engine and CUDA backend on a tiny model: dispatch, and the optimizer's hand-over to devices. */
 gboolean rp_overheads_dispatch(const RpOverheads *overheads, GError **error);
-gboolean rp_overheads_waiting(const RpOverheads *overheads, GError **error);
 gboolean rp_overheads_handover(const RpOverheads *overheads, GError **error);
 /* The real engine and the real CUDA backend on a tiny model, whose backend is watched: its table of
  * operations is replaced by one that counts and times them. */
