@@ -1,23 +1,40 @@
 #include "paper-figs/paper.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "core/catalogue/catalogue.h"
 #include "plots/table.h"
+
+/* Columns by the type of their member. */
+static const struct {
+    const char *column;
+    enum { TEXT, COUNT, NUMBER } type;
+    gsize offset;
+} columns[] = {
+    {"model", TEXT, offsetof(RpMeasured, model)},
+    {"schedule", TEXT, offsetof(RpMeasured, schedule)},
+    {"mode", TEXT, offsetof(RpMeasured, mode)},
+    {"consistency", TEXT, offsetof(RpMeasured, consistency)},
+    {"device_memory", TEXT, offsetof(RpMeasured, device_memory)},
+    {"device", TEXT, offsetof(RpMeasured, device)},
+    {"gpus", COUNT, offsetof(RpMeasured, gpus)},
+    {"sequence", COUNT, offsetof(RpMeasured, sequence)},
+    {"micro_batch", COUNT, offsetof(RpMeasured, micro_batch)},
+    {"micro_batches", COUNT, offsetof(RpMeasured, micro_batches)},
+    {"tokens_per_step", NUMBER, offsetof(RpMeasured, tokens)},
+    {"tokens_per_s", NUMBER, offsetof(RpMeasured, tokens_per_s)},
+};
 
 static void
 free_row(gpointer data)
 {
     RpMeasured *row = data;
 
-    g_free(row->model);
+    for (guint c = 0; c < G_N_ELEMENTS(columns) && columns[c].type == TEXT; c++)
+        g_free(G_STRUCT_MEMBER(char *, row, columns[c].offset));
     g_free(row->title);
-    g_free(row->schedule);
-    g_free(row->mode);
-    g_free(row->consistency);
-    g_free(row->device_memory);
-    g_free(row->device);
     g_free(row);
 }
 
@@ -32,74 +49,35 @@ model_title(const char *name)
 }
 
 static gboolean
-refuse(const char *file, guint index, const char *column, const char *expected, const char *found,
-       GError **error)
+read_row(const RpTable *table, const char *file, guint index, RpMeasured *row, GError **error)
 {
-    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
-                "%s: row %u, column %s: expected %s, found \"%s\"", file, index + 1, column,
-                expected, found != NULL ? found : "no such column");
-    return FALSE;
-}
+    static const char *const expected[] = {"a text", "a whole number from 1", "a positive number"};
 
-typedef struct {
-    const RpTable *table;
-    const char *file;
-    guint index;
-} Place;
+    for (guint c = 0; c < G_N_ELEMENTS(columns); c++) {
+        const char *column = columns[c].column, *text = rp_table_text(table, index, column);
+        const double value = rp_table_number(table, index, column);
+        gpointer member = G_STRUCT_MEMBER_P(row, columns[c].offset);
+        guint64 number = 0;
+        gboolean good = text != NULL;
 
-static gboolean
-read_text(const Place *place, const char *column, char **value, GError **error)
-{
-    const char *text = rp_table_text(place->table, place->index, column);
-
-    if (text == NULL || (*text == '\0' && strcmp(column, "device_memory") != 0))
-        return refuse(place->file, place->index, column, "a text", text, error);
-    *value = g_strdup(text);
-    return TRUE;
-}
-
-static gboolean
-read_number(const Place *place, const char *column, double *value, GError **error)
-{
-    const char *text = rp_table_text(place->table, place->index, column);
-
-    *value = rp_table_number(place->table, place->index, column);
-    if (!isfinite(*value) || *value <= 0)
-        return refuse(place->file, place->index, column, "a positive number", text, error);
-    return TRUE;
-}
-
-static gboolean
-read_count(const Place *place, const char *column, guint *value, GError **error)
-{
-    const char *text = rp_table_text(place->table, place->index, column);
-    guint64 number = 0;
-
-    if (text == NULL || !g_ascii_string_to_unsigned(text, 10, 1, G_MAXUINT, &number, NULL))
-        return refuse(place->file, place->index, column, "a whole number from 1", text, error);
-    *value = (guint)number;
-    return TRUE;
-}
-
-static gboolean
-read_row(const Place *place, RpMeasured *row, GError **error)
-{
-    if (!read_text(place, "model", &row->model, error) ||
-        !read_text(place, "schedule", &row->schedule, error) ||
-        !read_text(place, "mode", &row->mode, error) ||
-        !read_text(place, "consistency", &row->consistency, error) ||
-        !read_text(place, "device_memory", &row->device_memory, error) ||
-        !read_text(place, "device", &row->device, error) ||
-        !read_count(place, "gpus", &row->gpus, error) ||
-        !read_count(place, "sequence", &row->sequence, error) ||
-        !read_count(place, "micro_batch", &row->micro_batch, error) ||
-        !read_count(place, "micro_batches", &row->micro_batches, error) ||
-        !read_number(place, "tokens_per_step", &row->tokens, error) ||
-        !read_number(place, "tokens_per_s", &row->tokens_per_s, error))
-        return FALSE;
+        if (columns[c].type == TEXT) {
+            good = good && (*text != '\0' || strcmp(column, "device_memory") == 0);
+            *(char **)member = g_strdup(text);
+        } else if (columns[c].type == COUNT) {
+            good = good && g_ascii_string_to_unsigned(text, 10, 1, G_MAXUINT, &number, NULL);
+            *(guint *)member = (guint)number;
+        } else {
+            good = isfinite(value) && value > 0;
+            *(double *)member = value;
+        }
+        if (good)
+            continue;
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+                       "%s: row %u, column %s: expected %s, found \"%s\"", file, index + 1, column,
+                       expected[columns[c].type], text != NULL ? text : "no such column");
+    }
     row->title = model_title(row->model);
-    row->predicted_tokens_per_s =
-        rp_table_number(place->table, place->index, "predicted_tokens_per_s");
+    row->predicted_tokens_per_s = rp_table_number(table, index, "predicted_tokens_per_s");
     return TRUE;
 }
 
@@ -144,10 +122,9 @@ rp_measured_parse(const char *text, const char *file, GError **error)
         return NULL;
     }
     for (guint i = 0; i < rp_table_n_rows(table); i++) {
-        const Place place = {table, file, i};
         RpMeasured *row = g_new0(RpMeasured, 1);
 
-        if (!read_row(&place, row, error)) {
+        if (!read_row(table, file, i, row, error)) {
             free_row(row);
             return NULL;
         }

@@ -226,31 +226,18 @@ measure_longest(const RpSystem *system, const Subject *subject, const Tables *ta
 
 /* ---- words ---- */
 
-/* "24,275"; a few decimals of small ones would say nothing. */
-static void
-append_number(GString *text, double value)
-{
-    g_autofree char *digits = g_strdup_printf("%.0f", value);
-    const gsize length = strlen(digits);
-
-    for (gsize i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0)
-            g_string_append_c(text, ',');
-        g_string_append_c(text, digits[i]);
-    }
-}
-
 /* "10,884, +7 %": the diamond stands where it is published. */
 static char *
 describe(const Cell *cell)
 {
+    g_autofree char *predicted = rp_text_thousands(cell->predicted);
     GString *text = g_string_new(NULL);
     const gboolean out = strcmp(cell->said, "OOM") == 0;
 
     if (cell->problem != NULL)
         g_string_append(text, "cannot run");
     else if (isfinite(cell->predicted))
-        append_number(text, cell->predicted);
+        g_string_append(text, predicted);
     else
         g_string_append(text, out ? "out of memory, as published" : "out of memory");
     if (isfinite(cell->predicted) && isfinite(cell->published))

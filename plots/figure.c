@@ -595,6 +595,21 @@ rp_time_unit(gint64 longest_ns)
 }
 
 char *
+rp_text_thousands(double value)
+{
+    g_autofree char *digits = g_strdup_printf("%.0f", value);
+    GString *text = g_string_new(NULL);
+    const gsize length = strlen(digits);
+
+    for (gsize i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-')
+            g_string_append_c(text, ',');
+        g_string_append_c(text, digits[i]);
+    }
+    return g_string_free(text, FALSE);
+}
+
+char *
 rp_text_time(gint64 time_ns)
 {
     RpTimeUnit unit = rp_time_unit(time_ns);

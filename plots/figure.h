@@ -156,6 +156,8 @@ typedef struct {
 /* @longest_ns: the longest of the figure's times. Ten seconds and more are seconds. */
 RpTimeUnit rp_time_unit(gint64 longest_ns);
 
+/* "8,651": whole. (transfer full) */
+char *rp_text_thousands(double value);
 /* "2177.6 ms", "254.7 s". (transfer full) */
 char *rp_text_time(gint64 time_ns);
 /* "19.1 %"; where that would be "0.0 %" as many decimals as the first digit takes, four at most:

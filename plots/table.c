@@ -12,15 +12,14 @@ struct _RpTable {
     GPtrArray *rows; /* GStrv, as long as titles */
 };
 
-/* Fields of one line; %NULL when a quote is not closed. */
-static GStrv
-split_line(const char *line)
+GStrv
+rp_table_split_line(const char *line)
 {
     g_autoptr(GStrvBuilder) fields = g_strv_builder_new();
     g_autoptr(GString) field = g_string_new(NULL);
     gboolean quoted = FALSE;
 
-    for (const char *c = line; *c && *c != '\r'; c++) {
+    for (const char *c = line; *c && (quoted || *c != '\r'); c++) {
         if (*c == '"' && quoted && c[1] == '"') {
             g_string_append_c(field, '"');
             c++;
@@ -47,7 +46,7 @@ rp_table_parse(const char *text, GError **error)
     for (guint i = 0; lines[i] != NULL; i++) {
         if (*lines[i] == '#' || *lines[i] == '\r' || *lines[i] == '\0')
             continue;
-        g_auto(GStrv) fields = split_line(lines[i]);
+        g_auto(GStrv) fields = rp_table_split_line(lines[i]);
         if (fields == NULL ||
             (table->titles != NULL && g_strv_length(fields) != g_strv_length(table->titles))) {
             g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,

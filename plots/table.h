@@ -15,6 +15,8 @@ typedef struct _RpTable RpTable;
  * Errors: RP_PLOT_ERROR_DATA naming the line
  */
 RpTable *rp_table_parse(const char *text, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Fields of one line. Returns: (transfer full); %NULL when a quote is not closed */
+GStrv rp_table_split_line(const char *line);
 /* The text of a file of paper-figs/ or plots/ that is built in. It is a bug if there is none. (transfer full) */
 char *rp_table_built_in(const char *file);
 /* One of the files named above, e.g. "published-schedules.csv". It is a bug if it cannot be read.

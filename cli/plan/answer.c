@@ -11,22 +11,6 @@
 #define LABEL_WIDTH 10
 #define DEFAULT_KEEP 3 /* a run file's checkpoint.keep */
 
-/* "8,651" */
-static char *
-format_number(double value)
-{
-    g_autofree char *digits = g_strdup_printf("%.0f", value);
-    GString *text = g_string_new(NULL);
-    gsize length = strlen(digits);
-
-    for (gsize i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-')
-            g_string_append_c(text, ',');
-        g_string_append_c(text, digits[i]);
-    }
-    return g_string_free(text, FALSE);
-}
-
 /* "21.0", "159" */
 static char *
 gib(guint64 bytes)
@@ -60,12 +44,12 @@ of_limit(guint64 bytes, guint64 limit)
 static char *
 describe_run(const RpPlanQuestion *question, const RpAdviseRun *run)
 {
-    g_autofree char *speed = format_number(run->tokens_per_s);
+    g_autofree char *speed = rp_text_thousands(run->tokens_per_s);
     g_autofree char *gpu = of_limit(run->gpu.total, card_bytes(question));
     g_autofree char *host = of_limit(run->host.total, question->query.host_bytes);
 
     if (question->served.servers > 1) {
-        g_autofree char *all = format_number(question->served.tokens_per_s);
+        g_autofree char *all = rp_text_thousands(question->served.tokens_per_s);
 
         return g_strdup_printf("%s tokens/s on %u servers, %s a card, %s of host memory each", all,
                                question->served.servers, gpu, host);
@@ -198,7 +182,7 @@ say_faster(RpReport *report, const RpAdvice *advice)
     if (advice->faster == NULL || advice->query.servers > 1 ||
         advice->faster->host.total <= advice->best->host.total)
         return;
-    g_autofree char *speed = format_number(advice->faster->tokens_per_s);
+    g_autofree char *speed = rp_text_thousands(advice->faster->tokens_per_s);
     g_autofree char *host = gib(advice->faster->host.total);
 
     rp_report_line(report, "faster", "%s tokens/s with %s GiB of host memory", speed, host);
@@ -276,8 +260,8 @@ say_duration(RpReport *report, const RpPlanQuestion *question, const RpAdvice *a
                    a_day < 1e7 ? 1 : 0, a_day / 1e6);
     if (question->tokens == 0 || tokens_per_s <= 0)
         return;
-    g_autofree char *tokens = format_number((double)question->tokens);
-    g_autofree char *steps = format_number(ceil((double)question->tokens / per_step));
+    g_autofree char *tokens = rp_text_thousands((double)question->tokens);
+    g_autofree char *steps = rp_text_thousands(ceil((double)question->tokens / per_step));
     double hours = (double)question->tokens / tokens_per_s / 3600;
 
     rp_report_line(report, "", "%.*f hours for %s tokens, %s steps", hours < 10 ? 2 : 1, hours,
@@ -344,10 +328,10 @@ say_range(RpReport *report, const RpAdviseRange *range)
 {
     const RpUnknownInfo *most = rp_unknown_info(range->most);
     const RpAdviseEnds *alone = &range->of[range->most].ends;
-    g_autofree char *slow = format_number(range->all.slow);
-    g_autofree char *fast = format_number(range->all.fast);
-    g_autofree char *slow_alone = format_number(alone->slow);
-    g_autofree char *fast_alone = format_number(alone->fast);
+    g_autofree char *slow = rp_text_thousands(range->all.slow);
+    g_autofree char *fast = rp_text_thousands(range->all.fast);
+    g_autofree char *slow_alone = rp_text_thousands(alone->slow);
+    g_autofree char *fast_alone = rp_text_thousands(alone->fast);
     g_autofree char *ends = rp_plan_unknown_ends(range, range->most);
 
     if (range->all.fast - range->all.slow < LITTLE_RANGE * range->all.slow) {
@@ -448,7 +432,7 @@ say_remedies(RpReport *report, const RpAdvice *advice)
     for (guint i = 0; i < advice->remedies->len; i++) {
         const RpAdviseRemedy *remedy = g_ptr_array_index(advice->remedies, i);
         g_autofree char *words = rp_plan_remedy_words(remedy);
-        g_autofree char *speed = format_number(remedy->tokens_per_s);
+        g_autofree char *speed = rp_text_thousands(remedy->tokens_per_s);
         g_autofree char *gpu = gib(remedy->gpu_total);
         g_autofree char *host = gib(remedy->host_total);
 

@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/schedules/schedule.h"
+#include "plots/table.h"
 
 #define USUAL_MODEL "qwen3-1.7b"
 /* Most values of one option; a longer range is a typing error. */
@@ -291,40 +292,6 @@ append_line(GString *text, const char *const *cells, guint n)
     g_string_append_c(text, '\n');
 }
 
-/* Cells of a line without its end; %NULL: not so many. (transfer full) */
-static char **
-split_line(const char *line, gsize length, guint n)
-{
-    g_autoptr(GPtrArray) cells = g_ptr_array_new_with_free_func(g_free);
-    const char *end = line + length;
-    gboolean more = TRUE;
-
-    while (more) {
-        g_autoptr(GString) cell = g_string_new(NULL);
-        const gboolean quoted = line < end && *line == '"';
-
-        for (line += quoted; line < end; line++) {
-            if (!quoted && *line == ',')
-                break;
-            if (quoted && *line == '"' && (line + 1 == end || line[1] != '"'))
-                break;
-            line += quoted && *line == '"';
-            g_string_append_c(cell, *line);
-        }
-        if (quoted && (line == end || *line++ != '"'))
-            return NULL;
-        g_ptr_array_add(cells, g_strndup(cell->str, cell->len));
-        more = line < end && *line == ',';
-        if (!more && line < end)
-            return NULL;
-        line += more;
-    }
-    if (cells->len != n)
-        return NULL;
-    g_ptr_array_add(cells, NULL);
-    return (char **)g_ptr_array_steal(cells, NULL);
-}
-
 /* ---- rows that are there ---- */
 
 /* Row of the grid; RP_NONE: of another. */
@@ -377,13 +344,16 @@ read_lines(RpSweepRows *rows, const char *text, GError **error)
     guint number = 1;
 
     for (const char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1, number++) {
-        char **cells = split_line(at, (gsize)(end - at), n);
+        g_autofree char *line = g_strndup(at, (gsize)(end - at));
+        char **cells = rp_table_split_line(line);
 
-        if (cells == NULL)
+        if (cells == NULL || g_strv_length(cells) != n) {
+            g_strfreev(cells);
             return refuse_line(rows, number,
                                number == 1 ? "the columns of these options"
                                            : "as many cells as there are columns",
                                error);
+        }
         if (number > 1) {
             take_row(rows, cells);
             continue;
