@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "paper-figs/paper.h"
 
 #define MOST_AT_ONCE 8 /* figures that are made at the same time: each takes memory of its own */
@@ -43,9 +44,8 @@ check_names(const char *const *names, GError **error)
         if (g_strv_contains(rp_figures_names(), names[i]))
             continue;
         g_autofree char *list = g_strjoinv(", ", (char **)rp_figures_names());
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA, "no figure \"%s\"; there are: %s",
-                    names[i], list);
-        return FALSE;
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA, "no figure \"%s\"; there are: %s",
+                       names[i], list);
     }
     return TRUE;
 }
@@ -218,11 +218,10 @@ check_foreign(const RpFiguresRequest *request, const char *index, GError **error
     while ((file = g_dir_read_name(directory)) != NULL) {
         if (!is_of_figures(request, file))
             continue;
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
-                    "%s: expected no %s there, which these figures would replace: take another "
-                    "directory, or move it",
-                    request->output_dir, file);
-        return FALSE;
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY,
+                       "%s: expected no %s there, which these figures would replace: take another "
+                       "directory, or move it",
+                       request->output_dir, file);
     }
     return TRUE;
 }
@@ -234,9 +233,8 @@ write_index(const char *path, const char *text, GError **error)
 
     if (g_file_set_contents(path, text, -1, &local))
         return TRUE;
-    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "cannot write %s: %s", path,
-                local->message);
-    return FALSE;
+    return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DIRECTORY, "cannot write %s: %s", path,
+                   local->message);
 }
 
 gboolean

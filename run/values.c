@@ -255,19 +255,18 @@ fail_syntax(const Reader *reader, GError **error)
     const char *problem = parser->problem != NULL ? parser->problem : "cannot be read";
 
     if (parser->error == YAML_READER_ERROR)
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
-                    "%s: byte %zu: expected YAML, found: %s", reader->name, parser->problem_offset,
-                    problem);
-    else if (reader->text != NULL && parser->problem_mark.index < reader->length &&
-             reader->text[parser->problem_mark.index] == '\t')
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
-                    "%s: line %zu, column %zu: expected spaces before a key, found a tab",
-                    reader->name, parser->problem_mark.line + 1, parser->problem_mark.column + 1);
-    else
-        g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
-                    "%s: line %zu, column %zu: expected YAML, found: %s", reader->name,
-                    parser->problem_mark.line + 1, parser->problem_mark.column + 1, problem);
-    return FALSE;
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                       "%s: byte %zu: expected YAML, found: %s", reader->name,
+                       parser->problem_offset, problem);
+    if (reader->text != NULL && parser->problem_mark.index < reader->length &&
+        reader->text[parser->problem_mark.index] == '\t')
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                       "%s: line %zu, column %zu: expected spaces before a key, found a tab",
+                       reader->name, parser->problem_mark.line + 1,
+                       parser->problem_mark.column + 1);
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
+                   "%s: line %zu, column %zu: expected YAML, found: %s", reader->name,
+                   parser->problem_mark.line + 1, parser->problem_mark.column + 1, problem);
 }
 
 static gboolean

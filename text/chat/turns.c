@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "text/template/values/value.h"
 
 /* State while the turns of one record are found. */
@@ -160,12 +161,12 @@ find_by_prefixes(const Search *search, guint i, RpTextSpan *span)
             return TRUE;
         }
     }
-    g_set_error(search->error, RP_CHAT_ERROR, RP_CHAT_ERROR_RENDER,
-                "%s: line %" G_GUINT64_FORMAT ": message %u: expected text that can be told from "
-                "that of the others, found none: mark turns with {%% generation %%} in the "
-                "template (chat_template)",
-                search->record->file, search->record->line, i + 1);
-    return FALSE;
+    return rp_fail(search->error, RP_CHAT_ERROR, RP_CHAT_ERROR_RENDER,
+                   "%s: line %" G_GUINT64_FORMAT
+                   ": message %u: expected text that can be told from "
+                   "that of the others, found none: mark turns with {%% generation %%} in the "
+                   "template (chat_template)",
+                   search->record->file, search->record->line, i + 1);
 }
 
 static gboolean
@@ -303,20 +304,17 @@ rp_chat_find_turns(const RpChat *chat, const RpRecord *record, RpChatText *text,
     if (template == NULL)
         return FALSE;
     if (!rp_chat_render_messages(chat, record, record->messages->len, FALSE, NULL, &whole,
-                                 &refused)) {
-        g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RENDER,
-                    "%s: line %" G_GUINT64_FORMAT ": %s", record->file, record->line,
-                    refused->message);
-        return FALSE;
-    }
+                                 &refused))
+        return rp_fail(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RENDER,
+                       "%s: line %" G_GUINT64_FORMAT ": %s", record->file, record->line,
+                       refused->message);
     const gboolean marked = rp_template_marks_generation(template);
-    if (marked && whole.hidden) {
-        g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_FILE,
-                    "%s: line %" G_GUINT64_FORMAT ": expected {%% generation %%} outside of macros "
-                    "and set blocks of the template, found one within",
-                    record->file, record->line);
-        return FALSE;
-    }
+    if (marked && whole.hidden)
+        return rp_fail(error, RP_CHAT_ERROR, RP_CHAT_ERROR_FILE,
+                       "%s: line %" G_GUINT64_FORMAT
+                       ": expected {%% generation %%} outside of macros "
+                       "and set blocks of the template, found one within",
+                       record->file, record->line);
     Search search = {.chat = chat,
                      .record = record,
                      .whole = &whole,

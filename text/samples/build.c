@@ -154,8 +154,7 @@ show(const Builder *builder, guint64 done, GError **error)
 
     if (build->progress == NULL || build->progress(done, builder->total_bytes, build->user_data))
         return TRUE;
-    g_set_error(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "reading the data was stopped");
-    return FALSE;
+    return rp_fail(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "reading the data was stopped");
 }
 
 /* As many records as fill a job, by their text and by the memory that each needs even if it is
@@ -212,13 +211,11 @@ build_all(Builder *builder, RpCacheHeader *header, GError **error)
     while (builder->jobs.length > 0)
         if (!write_oldest(builder, error))
             return FALSE;
-    if (rp_cache_writer_n_learned(builder->writer) == 0) {
-        g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_NOTHING,
-                    "expected a sample of which something is learned, found none%s%s",
-                    builder->bad != NULL ? "; the first record that was left out: " : "",
-                    builder->bad != NULL ? builder->bad->message : "");
-        return FALSE;
-    }
+    if (rp_cache_writer_n_learned(builder->writer) == 0)
+        return rp_fail(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_NOTHING,
+                       "expected a sample of which something is learned, found none%s%s",
+                       builder->bad != NULL ? "; the first record that was left out: " : "",
+                       builder->bad != NULL ? builder->bad->message : "");
     return rp_cache_writer_finish(builder->writer, builder->n_skipped, header, error);
 }
 

@@ -28,17 +28,7 @@ struct _RpCacheWriter {
     guint64 hash;      /* hash of the pieces before it */
 };
 
-guint64
-rp_cache_header_hash(const RpCacheHeader *header, guint64 hash)
-{
-    guint64 numbers[N_HEADER];
-
-    memcpy(numbers, header, sizeof numbers);
-    for (guint i = 0; i < N_HEADER; i++)
-        numbers[i] = GUINT64_TO_LE(numbers[i]);
-    return rp_hash64(numbers, G_STRUCT_OFFSET(RpCacheHeader, hash), hash);
-}
-
+/* Between a header and the bytes of a file; both ways are the same. */
 void
 rp_cache_header_read(const void *bytes, RpCacheHeader *header)
 {
@@ -48,6 +38,15 @@ rp_cache_header_read(const void *bytes, RpCacheHeader *header)
     for (guint i = 0; i < N_HEADER; i++)
         numbers[i] = GUINT64_FROM_LE(numbers[i]);
     memcpy(header, numbers, sizeof numbers);
+}
+
+guint64
+rp_cache_header_hash(const RpCacheHeader *header, guint64 hash)
+{
+    RpCacheHeader bytes;
+
+    rp_cache_header_read(header, &bytes);
+    return rp_hash64(&bytes, G_STRUCT_OFFSET(RpCacheHeader, hash), hash);
 }
 
 void
@@ -71,9 +70,8 @@ fail(const RpCacheWriter *writer, GError **error)
     const int number = errno;
     g_autofree char *name = rp_display_name(writer->temporary);
 
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number),
-                "cannot write \"%s\": %s", name, g_strerror(number));
-    return FALSE;
+    return rp_fail(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number),
+                   "cannot write \"%s\": %s", name, g_strerror(number));
 }
 
 static gboolean
@@ -227,21 +225,19 @@ gboolean
 rp_cache_writer_finish(RpCacheWriter *writer, guint64 n_skipped, RpCacheHeader *header,
                        GError **error)
 {
-    guint64 numbers[N_HEADER];
+    RpCacheHeader bytes;
 
     writer->header.n_skipped = n_skipped;
     if (writer->piece->len > 0)
         writer->hash = rp_hash64(writer->piece->data, writer->piece->len, writer->hash);
     writer->hash = rp_hash64(writer->index->data, writer->index->len, writer->hash);
     writer->header.hash = rp_cache_header_hash(&writer->header, writer->hash);
-    memcpy(numbers, &writer->header, sizeof numbers);
-    for (guint i = 0; i < N_HEADER; i++)
-        numbers[i] = GUINT64_TO_LE(numbers[i]);
+    rp_cache_header_read(&writer->header, &bytes);
     if (!put(writer, writer->index->data, writer->index->len, error))
         return FALSE;
     if (fseek(writer->file, 0, SEEK_SET) != 0)
         return fail(writer, error);
-    if (!put(writer, numbers, sizeof numbers, error))
+    if (!put(writer, &bytes, sizeof bytes, error))
         return FALSE;
     if (fflush(writer->file) != 0 || fsync(fileno(writer->file)) != 0)
         return fail(writer, error);

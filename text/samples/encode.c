@@ -1,5 +1,7 @@
 #include "text/samples/samples.h"
 
+#include "core/base/quote.h"
+
 struct _RpEncoder {
     RpEncoderOptions options;
     RpIdsReader ids;
@@ -70,13 +72,13 @@ read_ids(const RpEncoder *encoder, RpJsonPull *pull, GArray *ids, GArray *labels
     return rp_ids_read(&encoder->ids, pull, &sample);
 }
 
-static gboolean
-fail(const char *name, guint64 line, const char *expected, const char *found, GError **error)
+gboolean
+rp_samples_fail(const char *name, guint64 line, const char *expected, const char *found,
+                GError **error)
 {
-    g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_RECORD,
-                "%s: line %" G_GUINT64_FORMAT ": expected %s, found %s", name, line + 1, expected,
-                found);
-    return FALSE;
+    return rp_fail(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_RECORD,
+                   "%s: line %" G_GUINT64_FORMAT ": expected %s, found %s", name, line + 1,
+                   expected, found);
 }
 
 /* Losses have no weights here: a label counts, or does not. */
@@ -93,7 +95,7 @@ take_weights(const RpChatSample *made, const char *name, guint64 line, GArray *l
             g_autofree char *found =
                 g_strdup_printf("%g: set train: false, or repeat the record", (double)weight);
 
-            return fail(name, line, "a message's weight to be 0 or 1", found, error);
+            return rp_samples_fail(name, line, "a message's weight to be 0 or 1", found, error);
         }
     }
     return TRUE;
@@ -106,11 +108,12 @@ read_text(const RpEncoder *encoder, const char *name, guint64 line, const char *
     g_auto(RpChatSample) made = {0};
 
     if (encoder->options.chat == NULL)
-        return fail(name, line, "input_ids, as there is no tokenizer", "another record", error);
+        return rp_samples_fail(name, line, "input_ids, as there is no tokenizer", "another record",
+                               error);
     if (!rp_chat_sample(encoder->options.chat, name, line + 1, text, length, &made, error))
         return FALSE;
     if (made.ids->len == 0)
-        return fail(name, line, "a record with a token", "none", error);
+        return rp_samples_fail(name, line, "a record with a token", "none", error);
     for (guint i = 0; i < made.ids->len; i++) {
         const gint32 id = g_array_index(made.ids, gint32, i);
 
@@ -119,7 +122,7 @@ read_text(const RpEncoder *encoder, const char *name, guint64 line, const char *
         g_autofree char *expected =
             g_strdup_printf("ids below the model's vocabulary, %u", encoder->options.vocabulary);
         g_autofree char *found = g_strdup_printf("%d: the tokenizer is not the model's", id);
-        return fail(name, line, expected, found, error);
+        return rp_samples_fail(name, line, expected, found, error);
     }
     g_array_append_vals(ids, made.ids->data, made.ids->len);
     g_array_append_vals(labels, made.labels->data, made.labels->len);

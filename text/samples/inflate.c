@@ -108,11 +108,9 @@ fill(RpInflate *inflate, GError **error)
     do
         got = read(inflate->fd, inflate->piece, PIECE_BYTES);
     while (got < 0 && errno == EINTR);
-    if (got < 0) {
-        g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
-                    "%s: cannot be read: %s", inflate->name, g_strerror(errno));
-        return FALSE;
-    }
+    if (got < 0)
+        return rp_fail(error, G_FILE_ERROR, (gint)g_file_error_from_errno(errno),
+                       "%s: cannot be read: %s", inflate->name, g_strerror(errno));
     inflate->from = 0;
     inflate->to = (gsize)got;
     inflate->offset += (guint64)got;
@@ -123,11 +121,10 @@ fill(RpInflate *inflate, GError **error)
 static gboolean
 fail(const RpInflate *inflate, const char *found, GError **error)
 {
-    g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_FILE,
-                "%s: byte %" G_GUINT64_FORMAT ": expected %s data, found %s", inflate->name,
-                inflate->offset - (inflate->to - inflate->from),
-                inflate->kind == GZIP ? "gzip" : "zstd", found);
-    return FALSE;
+    return rp_fail(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_FILE,
+                   "%s: byte %" G_GUINT64_FORMAT ": expected %s data, found %s", inflate->name,
+                   inflate->offset - (inflate->to - inflate->from),
+                   inflate->kind == GZIP ? "gzip" : "zstd", found);
 }
 
 /* One call of the decompressor. @n: (out): bytes that it made, perhaps none */

@@ -114,21 +114,12 @@ fill(RpRecords *records, GError **error)
 }
 
 static gboolean
-fail(const RpRecords *records, guint64 line, const char *expected, const char *found,
-     GError **error)
-{
-    g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_RECORD,
-                "%s: line %" G_GUINT64_FORMAT ": expected %s, found %s", records->name, line + 1,
-                expected, found);
-    return FALSE;
-}
-
-static gboolean
 append(const RpRecords *records, GString *text, const char *bytes, gsize n, guint64 line,
        GError **error)
 {
     if (text->len + n > RP_RECORD_MAX_BYTES)
-        return fail(records, line, "at most " G_STRINGIFY(64) " MiB in a record", "more", error);
+        return rp_samples_fail(records->name, line, "at most " G_STRINGIFY(64) " MiB in a record",
+                               "more", error);
     g_string_append_len(text, bytes, (gssize)n);
     return TRUE;
 }
@@ -194,7 +185,8 @@ copy_element(RpRecords *records, GString *text, guint64 line, GError **error)
         if (c == -2)
             return FALSE;
         if (c == -1)
-            return fail(records, records->line, "the array's ]", "the end of the file", error);
+            return rp_samples_fail(records->name, records->line, "the array's ]",
+                                   "the end of the file", error);
         if (!string && depth == 0 && (c == ',' || c == ']'))
             return TRUE;
         if (string) {
@@ -221,8 +213,8 @@ next_element(RpRecords *records, GString *text, guint64 *line, gboolean *found, 
 
     if (c != -2 && records->place == BEFORE) {
         if (c != '[')
-            return fail(records, records->line, "an array of records: [",
-                        c == -1 ? "an empty file" : "something else", error);
+            return rp_samples_fail(records->name, records->line, "an array of records: [",
+                                   c == -1 ? "an empty file" : "something else", error);
         step(records);
         records->place = FIRST;
         c = skip_space(records, error);
@@ -230,7 +222,8 @@ next_element(RpRecords *records, GString *text, guint64 *line, gboolean *found, 
     if (c == -2)
         return FALSE;
     if (records->place == BEHIND)
-        return c == -1 || fail(records, records->line, "nothing behind the array", "more", error);
+        return c == -1 || rp_samples_fail(records->name, records->line, "nothing behind the array",
+                                          "more", error);
     if (c == ']') {
         step(records);
         records->place = BEHIND;
@@ -238,8 +231,8 @@ next_element(RpRecords *records, GString *text, guint64 *line, gboolean *found, 
     }
     if (records->place == WITHIN) {
         if (c != ',')
-            return fail(records, records->line, "a comma or the array's ]",
-                        c == -1 ? "the end of the file" : "something else", error);
+            return rp_samples_fail(records->name, records->line, "a comma or the array's ]",
+                                   c == -1 ? "the end of the file" : "something else", error);
         step(records);
         if (skip_space(records, error) == -2)
             return FALSE;

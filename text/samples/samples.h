@@ -48,6 +48,10 @@ typedef enum {
     RP_SAMPLES_ERROR_NOTHING /* no sample in all of the files, or nothing to learn */
 } RpSamplesError;
 
+/* Sets RP_SAMPLES_ERROR_RECORD; @line: lines before it. Returns: %FALSE */
+gboolean rp_samples_fail(const char *name, guint64 line, const char *expected, const char *found,
+                         GError **error);
+
 typedef struct _RpInflate RpInflate;
 
 /* @path without the ending of a compression. (transfer full) */

@@ -85,6 +85,7 @@ rp_call_row(RpRender *render, const RpRow *row, RpArguments *arguments, RpValue 
     arguments->kind = row->kind;
     return bind(render, row, arguments) &&
            (!row->shown || rp_to_text(render, self, &arguments->self)) &&
+           (!row->loops || rp_to_items(render, self, &arguments->items)) &&
            row->call(render, arguments, value);
 }
 

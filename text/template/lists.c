@@ -28,11 +28,7 @@ rp_get_path(RpRender *render, RpValue item, RpValue path, RpValue *value)
 static gboolean
 filter_list(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    RpList *items;
-
-    if (!rp_to_items(render, arguments->self, &items))
-        return FALSE;
-    *result = rp_value_list(items);
+    *result = rp_value_list(arguments->items);
     return TRUE;
 }
 
@@ -45,17 +41,14 @@ generator(RpList *list)
 static gboolean
 filter_items(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    RpList *list = rp_list_new(render->arena, 0);
-
     if (arguments->self.type != RP_VALUE_DICT && arguments->self.type != RP_VALUE_UNDEFINED)
         return rp_render_fail_type(render, "a dict", arguments->self);
-    for (guint i = 0; arguments->self.type == RP_VALUE_DICT && i < arguments->self.dict->length;
-         i++)
-        rp_list_append(render->arena, list,
-                       rp_value_pair(render->arena, arguments->self.dict->pairs[i].key,
-                                     arguments->self.dict->pairs[i].value));
-    *result = generator(list);
-    return rp_render_charge(render, list->length / 16);
+    RpList *pairs = arguments->self.type == RP_VALUE_DICT
+                        ? rp_dict_pairs(render->arena, arguments->self.dict)
+                        : rp_list_new(render->arena, 0);
+
+    *result = generator(pairs);
+    return rp_render_charge(render, pairs->length / 16);
 }
 
 static gboolean
@@ -77,12 +70,10 @@ filter_first(RpRender *render, const RpArguments *arguments, RpValue *result)
 static gboolean
 filter_last(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    RpList *items;
+    const RpList *items = arguments->items;
 
     if (arguments->self.type == RP_VALUE_GENERATOR)
         return rp_render_fail_type(render, "a list", arguments->self);
-    if (!rp_to_items(render, arguments->self, &items))
-        return FALSE;
     *result = items->length > 0 ? items->items[items->length - 1]
                                 : rp_value_undefined("the last item", 13);
     return TRUE;
@@ -91,10 +82,9 @@ filter_last(RpRender *render, const RpArguments *arguments, RpValue *result)
 static gboolean
 filter_reverse(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
-    RpList *items, *list = rp_list_new(render->arena, 0);
+    const RpList *items = arguments->items;
+    RpList *list = rp_list_new(render->arena, 0);
 
-    if (!rp_to_items(render, arguments->self, &items))
-        return FALSE;
     for (guint i = items->length; i > 0; i--)
         rp_list_append(render->arena, list, items->items[i - 1]);
     *result = generator(list);
@@ -175,10 +165,9 @@ static gboolean
 filter_sort(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
-    RpList *items;
 
-    return rp_to_items(render, arguments->self, &items) &&
-           sort_items(render, items, bound[2], is_set(bound[1]), is_set(bound[0]), result);
+    return sort_items(render, arguments->items, bound[2], is_set(bound[1]), is_set(bound[0]),
+                      result);
 }
 
 static gboolean
@@ -186,16 +175,11 @@ filter_dictsort(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
     const gboolean by_value = rp_given(bound[1]) && rp_value_is_text(bound[1], "value");
-    RpList *pairs = rp_list_new(render->arena, 0);
 
     if (arguments->self.type != RP_VALUE_DICT)
         return rp_render_fail_type(render, "a dict", arguments->self);
-    for (guint i = 0; i < arguments->self.dict->length; i++)
-        rp_list_append(render->arena, pairs,
-                       rp_value_pair(render->arena, arguments->self.dict->pairs[i].key,
-                                     arguments->self.dict->pairs[i].value));
-    return sort_items(render, pairs, rp_value_int(by_value), is_set(bound[0]), is_set(bound[2]),
-                      result);
+    return sort_items(render, rp_dict_pairs(render->arena, arguments->self.dict),
+                      rp_value_int(by_value), is_set(bound[0]), is_set(bound[2]), result);
 }
 
 static gboolean
@@ -203,10 +187,9 @@ filter_unique(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
     RpDict *seen = rp_dict_new(render->arena);
-    RpList *items, *list = rp_list_new(render->arena, 0);
+    const RpList *items = arguments->items;
+    RpList *list = rp_list_new(render->arena, 0);
 
-    if (!rp_to_items(render, arguments->self, &items))
-        return FALSE;
     for (guint i = 0; i < items->length; i++) {
         RpValue key;
         if (!sort_key(render, items->items[i], bound[1], is_set(bound[0]), &key))
@@ -229,11 +212,9 @@ static gboolean
 filter_extreme(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
-    RpList *items;
+    const RpList *items = arguments->items;
     RpValue best = rp_none, key;
 
-    if (!rp_to_items(render, arguments->self, &items))
-        return FALSE;
     *result = rp_value_undefined("an item of an empty list", 24);
     for (guint i = 0; i < items->length; i++) {
         int order = 1;
@@ -252,10 +233,8 @@ static gboolean
 filter_sum(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpValue *bound = arguments->bound;
-    RpList *items;
+    const RpList *items = arguments->items;
 
-    if (!rp_to_items(render, arguments->self, &items))
-        return FALSE;
     *result = rp_given(bound[1]) ? bound[1] : rp_value_int(0);
     for (guint i = 0; i < items->length; i++) {
         RpValue item = items->items[i];
@@ -375,19 +354,19 @@ rp_find_list_filter(const char *name)
         {"dictsort", filter_dictsort, {"case_sensitive", "by", "reverse"}},
         {"first", filter_first},
         {"items", filter_items},
-        {"last", filter_last},
-        {"list", filter_list},
+        {"last", filter_last, .loops = TRUE},
+        {"list", filter_list, .loops = TRUE},
         {"map", filter_map, .any = TRUE},
-        {"max", filter_extreme, {"case_sensitive", "attribute"}, .kind = GREATEST},
-        {"min", filter_extreme, {"case_sensitive", "attribute"}, .kind = LEAST},
+        {"max", filter_extreme, {"case_sensitive", "attribute"}, .kind = GREATEST, .loops = TRUE},
+        {"min", filter_extreme, {"case_sensitive", "attribute"}, .kind = LEAST, .loops = TRUE},
         {"reject", filter_choose, .any = TRUE, .kind = REJECT},
         {"rejectattr", filter_choose, .any = TRUE, .kind = REJECT | BY_ATTRIBUTE},
-        {"reverse", filter_reverse},
+        {"reverse", filter_reverse, .loops = TRUE},
         {"select", filter_choose, .any = TRUE},
         {"selectattr", filter_choose, .any = TRUE, .kind = BY_ATTRIBUTE},
-        {"sort", filter_sort, {"reverse", "case_sensitive", "attribute"}},
-        {"sum", filter_sum, {"attribute", "start"}},
-        {"unique", filter_unique, {"case_sensitive", "attribute"}},
+        {"sort", filter_sort, {"reverse", "case_sensitive", "attribute"}, .loops = TRUE},
+        {"sum", filter_sum, {"attribute", "start"}, .loops = TRUE},
+        {"unique", filter_unique, {"case_sensitive", "attribute"}, .loops = TRUE},
     };
 
     return rp_row_find(rows, G_N_ELEMENTS(rows), name);

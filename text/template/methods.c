@@ -275,14 +275,12 @@ static gboolean
 method_view(RpRender *render, const RpArguments *arguments, RpValue *result)
 {
     const RpDict *dict = arguments->self.dict;
-    RpList *list = rp_list_new(render->arena, dict->length);
+    RpList *list = arguments->kind == ITEMS ? rp_dict_pairs(render->arena, dict)
+                                            : rp_list_new(render->arena, dict->length);
 
-    for (guint i = 0; i < dict->length; i++) {
-        RpValue item = arguments->kind == VALUES ? dict->pairs[i].value : dict->pairs[i].key;
-        if (arguments->kind == ITEMS)
-            item = rp_value_pair(render->arena, dict->pairs[i].key, dict->pairs[i].value);
-        rp_list_append(render->arena, list, item);
-    }
+    for (guint i = list->length; i < dict->length; i++)
+        rp_list_append(render->arena, list,
+                       arguments->kind == VALUES ? dict->pairs[i].value : dict->pairs[i].key);
     *result = rp_value_list(list);
     return rp_render_charge(render, dict->length / 16);
 }

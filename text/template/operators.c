@@ -111,15 +111,10 @@ operate_float(RpRender *render, RpOperation operation, double a, double b, RpVal
 static gboolean
 join(RpRender *render, RpValue a, RpValue b, RpValue *value)
 {
-    if (!rp_arena_has_space(render->arena, (gsize)a.length + b.length))
-        return rp_render_fail_bound(render, NULL);
-    char *text = rp_arena_alloc(render->arena, (gsize)a.length + b.length);
-    if (a.length > 0)
-        memcpy(text, a.text, a.length);
-    if (b.length > 0)
-        memcpy(text + a.length, b.text, b.length);
-    *value = rp_value_text(text, (gsize)a.length + b.length);
-    return TRUE;
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    return rp_append(render, text, a) && rp_append(render, text, b) &&
+           rp_keep_text(render, text, value);
 }
 
 /* @a, then the items of @b @times times. */

@@ -49,6 +49,7 @@ typedef struct {
 typedef struct {
     guint kind;                       /* the row's */
     RpValue self;                     /* filters, tests and methods: their object */
+    RpList *items;                    /* of rows that loop over it */
     RpValue bound[RP_MAX_PARAMETERS]; /* by the row's parameters; rp_given() says whether it is
                                          there */
     const RpValue *given;             /* all as they stand, the named ones last */
@@ -70,6 +71,7 @@ typedef struct {
     guint bytes;    /* text bytes that take a step, since it reads all of them; 0: it does not */
     guint kind;     /* which of several that @call does */
     gboolean shown; /* its object is taken as str() gives it */
+    gboolean loops; /* its object is taken as its items */
 } RpRow;
 
 /* Characters that are decoded one by one, and bytes that are scanned, in the time of a step. */

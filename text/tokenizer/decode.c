@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
+
 /* Bytes that a decoder may make of a token. */
 #define MOST_OF_TOKEN 65536
 /* U+FFFD */
@@ -282,14 +284,11 @@ rp_tokenizer_decode(const RpTokenizer *tokenizer, const guint32 *ids, gsize n_id
 {
     const GArray *steps = tokenizer->decoders;
 
-    for (gsize i = 0; i < n_ids; i++) {
-        if (rp_tokenizer_token(tokenizer, ids[i]) == NULL) {
-            g_set_error(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_ID,
-                        "id %" G_GSIZE_FORMAT ": expected that of a token, at most %u, found %u",
-                        i + 1, rp_tokenizer_size(tokenizer) - 1, ids[i]);
-            return FALSE;
-        }
-    }
+    for (gsize i = 0; i < n_ids; i++)
+        if (rp_tokenizer_token(tokenizer, ids[i]) == NULL)
+            return rp_fail(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_ID,
+                           "id %" G_GSIZE_FORMAT ": expected that of a token, at most %u, found %u",
+                           i + 1, rp_tokenizer_size(tokenizer) - 1, ids[i]);
     if (steps->len == 1 && g_array_index(steps, RpStep, 0).kind == RP_STEP_BYTE_LEVEL)
         decode_bytes(tokenizer, ids, n_ids, flags, text);
     else

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
+
 #define WORD_MARK "\xe2\x96\x81" /* ▁ */
 
 /* The edits of one step, from its result back to its source. */
@@ -426,20 +428,17 @@ encode(Encoder *encoder, const char *text, gsize length)
 static gboolean
 check_text(const char *text, gsize length, GError **error)
 {
-    if (length > RP_TOKENIZER_MAX_TEXT) {
-        g_set_error(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_TEXT,
-                    "expected a text of at most %d bytes, found %" G_GSIZE_FORMAT,
-                    RP_TOKENIZER_MAX_TEXT, length);
-        return FALSE;
-    }
+    if (length > RP_TOKENIZER_MAX_TEXT)
+        return rp_fail(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_TEXT,
+                       "expected a text of at most %d bytes, found %" G_GSIZE_FORMAT,
+                       RP_TOKENIZER_MAX_TEXT, length);
     const gsize good = rp_utf8_length(text, length);
 
     if (good == length)
         return TRUE;
-    g_set_error(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_TEXT,
-                "offset %" G_GSIZE_FORMAT ": expected UTF-8, found byte 0x%02x", good,
-                (guint8)text[good]);
-    return FALSE;
+    return rp_fail(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_TEXT,
+                   "offset %" G_GSIZE_FORMAT ": expected UTF-8, found byte 0x%02x", good,
+                   (guint8)text[good]);
 }
 
 gboolean
@@ -477,7 +476,7 @@ rp_tokenizer_encode(const RpTokenizer *tokenizer, const char *text, gsize length
     g_array_set_size(ids, n_ids);
     if (spans != NULL)
         g_array_set_size(spans, n_spans);
-    g_set_error(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_TEXT,
-                "a pattern of the tokenizer takes too long on this text, or makes too much of it");
-    return FALSE;
+    return rp_fail(
+        error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_TEXT,
+        "a pattern of the tokenizer takes too long on this text, or makes too much of it");
 }

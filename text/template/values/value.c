@@ -140,16 +140,6 @@ rp_value_tuple(RpList *list)
     return (RpValue){RP_VALUE_TUPLE, 0, {.list = list}};
 }
 
-RpValue
-rp_value_pair(RpArena *arena, RpValue a, RpValue b)
-{
-    RpList *list = rp_list_new(arena, 2);
-
-    rp_list_append(arena, list, a);
-    rp_list_append(arena, list, b);
-    return rp_value_tuple(list);
-}
-
 RpList *
 rp_list_new(RpArena *arena, guint capacity)
 {
@@ -307,6 +297,20 @@ rp_dict_copy(RpArena *arena, const RpDict *dict)
     return copy;
 }
 
+RpList *
+rp_dict_pairs(RpArena *arena, const RpDict *dict)
+{
+    RpList *pairs = rp_list_new(arena, dict->length);
+
+    for (guint i = 0; i < dict->length; i++) {
+        RpList *pair = rp_list_new(arena, 2);
+        rp_list_append(arena, pair, dict->pairs[i].key);
+        rp_list_append(arena, pair, dict->pairs[i].value);
+        rp_list_append(arena, pairs, rp_value_tuple(pair));
+    }
+    return pairs;
+}
+
 gboolean
 rp_value_is_text(RpValue value, const char *text)
 {
@@ -317,26 +321,15 @@ rp_value_is_text(RpValue value, const char *text)
 gboolean
 rp_value_is_true(RpValue value)
 {
-    switch (value.type) {
-    case RP_VALUE_UNDEFINED:
-    case RP_VALUE_NONE:
-        return FALSE;
-    case RP_VALUE_BOOLEAN:
-        return value.boolean;
-    case RP_VALUE_INTEGER:
-        return value.integer != 0;
-    case RP_VALUE_FLOAT:
-        return value.number != 0.0;
-    case RP_VALUE_STRING:
-        return value.length > 0;
-    case RP_VALUE_LIST:
-    case RP_VALUE_TUPLE:
-        return value.list->length > 0;
-    case RP_VALUE_DICT:
-        return value.dict->length > 0;
-    default:
-        return TRUE;
-    }
+    const gboolean list = value.type == RP_VALUE_LIST || value.type == RP_VALUE_TUPLE;
+
+    return list                             ? value.list->length > 0
+           : value.type == RP_VALUE_BOOLEAN ? value.boolean
+           : value.type == RP_VALUE_INTEGER ? value.integer != 0
+           : value.type == RP_VALUE_FLOAT   ? value.number != 0.0
+           : value.type == RP_VALUE_STRING  ? value.length > 0
+           : value.type == RP_VALUE_DICT    ? value.dict->length > 0
+                                            : value.type > RP_VALUE_NONE;
 }
 
 const char *

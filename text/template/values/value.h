@@ -133,8 +133,6 @@ RpValue rp_value_copy(RpArena *arena, const char *text, gsize length);
 RpValue rp_value_undefined(const char *name, gsize length);
 RpValue rp_value_list(RpList *list);
 RpValue rp_value_tuple(RpList *list);
-/* A tuple of both. */
-RpValue rp_value_pair(RpArena *arena, RpValue a, RpValue b);
 RpValue rp_value_dict(RpDict *dict);
 
 RpList *rp_list_new(RpArena *arena, guint capacity);
@@ -149,6 +147,8 @@ void rp_dict_set(RpArena *arena, RpDict *dict, RpValue key, RpValue value);
 void rp_dict_put(RpArena *arena, RpDict *dict, const char *key, RpValue value);
 /* The same pairs, without the tag. */
 RpDict *rp_dict_copy(RpArena *arena, const RpDict *dict);
+/* Tuples of key and value. */
+RpList *rp_dict_pairs(RpArena *arena, const RpDict *dict);
 gboolean rp_value_is_key(RpValue value);
 
 /* Whether @value is this string. */
