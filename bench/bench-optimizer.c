@@ -39,13 +39,9 @@
 #include "exec/optim/optimizer.h"
 
 #define ROUNDS 40
-#define FUSED_BYTES 28 /* a parameter: gradient 2, state 12 read and 12 written, weight 2 */
-#define EARLY_BYTES 16 /* the same, of which nothing is written but the weight */
-#define LEAN_BYTES 32  /* 26 without the weight; then 4 read, 2 written */
-#define ACCUMULATE_BYTES 10
-#define COPY_BYTES 6 /* gradients or weights: 2 and 4 */
 #define PAUSE_US 2000
 #define ROUNDS_APART 4
+#define MOST_VARIANTS 8
 
 typedef struct {
     gsize n;
@@ -56,27 +52,6 @@ typedef struct {
     uint16_t *published;
     float *words; /* 4 n: as many bytes as the optimizer moves through; copied half to half */
 } Bench;
-
-typedef enum {
-    MEMCPY,
-    STREAM,
-    IN_PLACE,
-    FUSED,
-    LEAN,
-    FUSED_SUM,
-    FUSED_TWO,
-    FUSED_FOUR,
-    EARLY,
-    EARLY_FOUR,
-    SUM_SQUARES,
-    SUM_SQUARES_SUM,
-    SUM_SQUARES_TWO,
-    SUM_SQUARES_FOUR,
-    ACCUMULATE,
-    COPY_GRADIENTS,
-    COPY_WEIGHTS,
-    N_WHATS
-} What;
 
 typedef struct {
     guint8 *from;
@@ -112,108 +87,81 @@ invert_share(gsize first, gsize n, gpointer data)
         words[i] = ~words[i];
 }
 
-/* Bytes that @what moves, read and written. */
-static double
-bytes_of(const Bench *bench, What what)
-{
-    const double bytes[N_WHATS] = {[MEMCPY] = 16,
-                                   [STREAM] = 16,
-                                   [IN_PLACE] = 32,
-                                   [FUSED] = FUSED_BYTES,
-                                   [LEAN] = LEAN_BYTES,
-                                   [FUSED_SUM] = FUSED_BYTES + 2,
-                                   [FUSED_TWO] = FUSED_BYTES + 2,
-                                   [FUSED_FOUR] = FUSED_BYTES + 6,
-                                   [EARLY] = EARLY_BYTES,
-                                   [EARLY_FOUR] = EARLY_BYTES + 6,
-                                   [SUM_SQUARES] = 2,
-                                   [SUM_SQUARES_SUM] = 4,
-                                   [SUM_SQUARES_TWO] = 4,
-                                   [SUM_SQUARES_FOUR] = 8,
-                                   [ACCUMULATE] = ACCUMULATE_BYTES,
-                                   [COPY_GRADIENTS] = COPY_BYTES,
-                                   [COPY_WEIGHTS] = COPY_BYTES};
-    return bytes[what] * (double)bench->n;
-}
+typedef enum { COPY, STEP, LEAN, EARLY, NORM, ACCUMULATE, WIDEN, PUBLISH } Kind;
 
-/* Lists the arrays of gradients that the pass reads. */
-static RpGradient
-gradient_of(const Bench *bench, What what)
-{
-    const guint rounds = what == FUSED_FOUR || what == EARLY_FOUR || what == SUM_SQUARES_FOUR
-                             ? ROUNDS_APART
-                         : what == FUSED_TWO || what == SUM_SQUARES_TWO ? 2
-                                                                        : 1;
-    RpGradient gradient = {{NULL}};
+typedef struct {
+    const char *name;
+    Kind kind;
+    guint bytes;  /* a parameter, read and written */
+    guint rounds; /* whose gradients are read; 0: their sum in fp32 */
+    RpPoolFunc copy;
+} Pass;
 
-    if (what == FUSED_SUM || what == SUM_SQUARES_SUM)
-        return (RpGradient){{bench->words}};
-    for (guint k = 0; k < rounds; k++)
-        gradient.rounds[k] = bench->gradient + k * bench->n;
-    return gradient;
-}
+/* A step: gradient 2, state 12 read and 12 written, weight 2. The lean one publishes its weights behind it,
+ * and an early one writes nothing else. */
+static const Pass passes[] = {
+    {"memcpy", COPY, 16, .copy = copy_share},
+    {"streaming copy", COPY, 16, .copy = stream_share},
+    {"in place", COPY, 32, .copy = invert_share},
+    {"fused", STEP, 28, 1},
+    {"lean", LEAN, 32, 1},
+    {"fused, sum", STEP, 30, 0},
+    {"fused, 2", STEP, 30, 2},
+    {"fused, 4", STEP, 34, ROUNDS_APART},
+    {"early", EARLY, 16, 1},
+    {"early, 4", EARLY, 22, ROUNDS_APART},
+    {"norm", NORM, 2, 1},
+    {"norm, sum", NORM, 4, 0},
+    {"norm, 2", NORM, 4, 2},
+    {"norm, 4", NORM, 8, ROUNDS_APART},
+    {"accumulate", ACCUMULATE, 10},
+    {"copy gradients", WIDEN, 6},
+    {"copy weights", PUBLISH, 6},
+};
 
 static void
-run(Bench *bench, RpPool *pool, What what)
+run(Bench *bench, RpPool *pool, const Pass *pass)
 {
-    static const RpPoolFunc copies[] = {copy_share, stream_share, invert_share};
+    const gboolean lean = pass->kind == LEAN;
+    const RpAdamwOps *ops = rp_optimizer_ops(bench->optimizer);
     Copy copy = {(guint8 *)bench->words, (guint8 *)(bench->words + 2 * bench->n)};
-    const RpDtype dtype =
-        what == FUSED_SUM || what == SUM_SQUARES_SUM ? RP_DTYPE_FP32 : RP_DTYPE_BF16;
-    const RpOptimizerStep step = {
+    RpOptimizerStep step = {
         .learning_rate = 1e-4,
         .gradient_scale = 1e-3,
         .n_parameters = bench->n,
-        .gradient = gradient_of(bench, what),
-        .published = what == LEAN ? NULL : bench->published,
-        .gradient_dtype = dtype,
+        .gradient = {{pass->rounds == 0 ? (void *)bench->words : NULL}},
+        .published = lean ? NULL : bench->published,
+        .gradient_dtype = pass->rounds == 0 ? RP_DTYPE_FP32 : RP_DTYPE_BF16,
         .published_dtype = RP_DTYPE_BF16,
     };
 
-    switch (what) {
-    case MEMCPY:
-    case STREAM:
-    case IN_PLACE:
-        rp_pool_run(pool, 0, (what == IN_PLACE ? 16 : 8) * bench->n, 16384, copies[what], &copy);
-        return;
-    case SUM_SQUARES:
-    case SUM_SQUARES_SUM:
-    case SUM_SQUARES_TWO:
-    case SUM_SQUARES_FOUR:
-        rp_optimizer_sum_squares_of_sum(bench->optimizer, gradient_of(bench, what),
-                                        (RpGradient){{NULL}}, dtype, bench->n);
-        return;
-    case EARLY:
-    case EARLY_FOUR:
+    for (guint k = 0; k < pass->rounds; k++)
+        step.gradient.rounds[k] = bench->gradient + k * bench->n;
+    if (pass->kind == COPY)
+        rp_pool_run(pool, 0, pass->bytes / 2 * bench->n, 16384, pass->copy, &copy);
+    if (pass->kind == NORM)
+        rp_optimizer_sum_squares_of_sum(bench->optimizer, step.gradient, (RpGradient){{NULL}},
+                                        step.gradient_dtype, bench->n);
+    if (pass->kind == EARLY)
         rp_optimizer_layer_preview(bench->optimizer, bench->layer, &step);
-        return;
-    case ACCUMULATE:
-        rp_sums_accumulate(pool, rp_optimizer_ops(bench->optimizer), bench->words,
-                           &(const void *){bench->gradient}, 1, RP_DTYPE_BF16, FALSE, bench->n);
-        return;
-    case COPY_GRADIENTS:
-        rp_sums_widen(pool, rp_optimizer_ops(bench->optimizer), bench->gradient, RP_DTYPE_BF16,
-                      bench->words, bench->n);
-        return;
-    case COPY_WEIGHTS:
+    if (pass->kind == ACCUMULATE)
+        rp_sums_accumulate(pool, ops, bench->words, &(const void *){bench->gradient}, 1,
+                           RP_DTYPE_BF16, FALSE, bench->n);
+    if (pass->kind == WIDEN)
+        rp_sums_widen(pool, ops, bench->gradient, RP_DTYPE_BF16, bench->words, bench->n);
+    if (pass->kind == STEP || lean)
+        rp_optimizer_layer_apply(bench->optimizer, bench->layer, &step);
+    if (pass->kind == PUBLISH || lean)
         rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n, bench->published,
                                    RP_DTYPE_BF16);
-        return;
-    default:
-        rp_optimizer_layer_apply(bench->optimizer, bench->layer, &step);
-        if (what == LEAN)
-            rp_optimizer_layer_publish(bench->optimizer, bench->layer, 0, bench->n,
-                                       bench->published, RP_DTYPE_BF16);
+    if (pass->kind == STEP || lean)
         rp_optimizer_layer_finish(bench->layer);
-    }
 }
 
 static double
-bytes_per_s(Bench *bench, RpPool *pool, What what)
+seconds_since(gint64 start_us)
 {
-    const gint64 start_us = g_get_monotonic_time();
-    run(bench, pool, what);
-    return bytes_of(bench, what) * 1e6 / (double)(g_get_monotonic_time() - start_us);
+    return (double)(g_get_monotonic_time() - start_us) * 1e-6;
 }
 
 static void
@@ -262,13 +210,11 @@ fill(Bench *bench, RpPool *pool)
 static void
 compare(Bench *bench, RpPool *pool)
 {
-    static const char *const names[N_WHATS] = {
-        "memcpy",   "streaming copy", "in place",   "fused",          "lean",        "fused, sum",
-        "fused, 2", "fused, 4",       "early",      "early, 4",       "norm",        "norm, sum",
-        "norm, 2",  "norm, 4",        "accumulate", "copy gradients", "copy weights"};
-    double best[8][N_WHATS] = {{0}};
+    double best[MOST_VARIANTS][G_N_ELEMENTS(passes)] = {{0}}; /* parameters per second */
     const RpAdamwOps *const *variants = rp_adamw_variants();
     const RpAdamwOptions options = RP_ADAMW_OPTIONS_INIT;
+    const guint n_threads = rp_pool_n_threads(pool);
+    double most = 0; /* bytes per second of a copy */
 
     for (guint round = 0; round < ROUNDS; round++)
         for (guint v = 0; variants[v] != NULL; v++) {
@@ -278,25 +224,29 @@ compare(Bench *bench, RpPool *pool)
             g_clear_pointer(&bench->optimizer, rp_optimizer_free);
             bench->optimizer = rp_optimizer_new(&options, variants[v], pool, &error);
             die_of(error);
-            for (guint what = 0; what < N_WHATS; what++)
-                best[v][what] = MAX(best[v][what], bytes_per_s(bench, pool, (What)what));
+            for (guint i = 0; i < G_N_ELEMENTS(passes); i++) {
+                const gint64 start_us = g_get_monotonic_time();
+
+                run(bench, pool, &passes[i]);
+                best[v][i] = MAX(best[v][i], (double)bench->n / seconds_since(start_us));
+            }
         }
-    const guint n_threads = rp_pool_n_threads(pool);
-    double most = 0;
-    for (guint what = 0; what < FUSED; what++) {
+    for (guint i = 0; i < G_N_ELEMENTS(passes); i++) {
         double here = 0;
+
         for (guint v = 0; variants[v] != NULL; v++)
-            here = MAX(here, best[v][what]);
-        most = MAX(most, here);
-        printf("%u       %-24s %7.2f\n", n_threads, names[what], here * 1e-9);
-    }
-    for (guint what = FUSED; what < N_WHATS; what++)
+            here = MAX(here, best[v][i] * passes[i].bytes);
+        if (passes[i].kind == COPY) {
+            most = MAX(most, here);
+            printf("%u       %-24s %7.2f\n", n_threads, passes[i].name, here * 1e-9);
+            continue;
+        }
         for (guint v = 0; variants[v] != NULL; v++)
             if (variants[v]->supported())
-                printf("%u       %-15s %-8s %7.2f  %13.0f  %5.1f %%\n", n_threads, names[what],
-                       variants[v]->name, best[v][what] * 1e-9,
-                       best[v][what] / bytes_of(bench, (What)what) * (double)bench->n * 1e-6,
-                       100 * best[v][what] / most);
+                printf("%u       %-15s %-8s %7.2f  %13.0f  %5.1f %%\n", n_threads, passes[i].name,
+                       variants[v]->name, best[v][i] * passes[i].bytes * 1e-9, best[v][i] * 1e-6,
+                       100 * best[v][i] * passes[i].bytes / most);
+    }
 }
 
 static void
@@ -401,12 +351,6 @@ static gsize
 span_of(const Memory *memory)
 {
     return SPAN * rp_pool_n_threads(memory->pool);
-}
-
-static double
-seconds_since(gint64 start_us)
-{
-    return (double)(g_get_monotonic_time() - start_us) * 1e-6;
 }
 
 /* The fastest of memcpy(), of a copy around the caches, and of one in place: bytes read and written per

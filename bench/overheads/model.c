@@ -51,36 +51,26 @@ watched_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *tas
     return done;
 }
 
-static gboolean
-watched_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, GError **error)
-{
-    const gint64 start_ns = rp_clock_ns();
-    const gboolean done = rp_overheads_watch.real->copy(backend, lane, task, error);
+#define WATCHED(operation, op, parameters, ...)                                                    \
+    static gboolean watched_##operation parameters                                                 \
+    {                                                                                              \
+        const gint64 start_ns = rp_clock_ns();                                                     \
+        const gboolean done = rp_overheads_watch.real->operation(__VA_ARGS__);                     \
+                                                                                                   \
+        note(op, start_ns);                                                                        \
+        return done;                                                                               \
+    }
 
-    note(OP_COPY, start_ns);
-    return done;
-}
-
-static gboolean
-watched_record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, GError **error)
-{
-    const gint64 start_ns = rp_clock_ns();
-    const gboolean done = rp_overheads_watch.real->record(backend, lane, event, error);
-
-    note(OP_RECORD, start_ns);
-    return done;
-}
-
-static gboolean
-watched_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, gint64 delay_ns,
-             GError **error)
-{
-    const gint64 start_ns = rp_clock_ns();
-    const gboolean done = rp_overheads_watch.real->wait(backend, lane, event, delay_ns, error);
-
-    note(OP_WAIT, start_ns);
-    return done;
-}
+WATCHED(copy, OP_COPY,
+        (RpBackend * backend, RpBackendLane *lane, const RpBackendTask *task, GError **error),
+        backend, lane, task, error)
+WATCHED(record, OP_RECORD,
+        (RpBackend * backend, RpBackendLane *lane, RpBackendEvent *event, GError **error), backend,
+        lane, event, error)
+WATCHED(wait, OP_WAIT,
+        (RpBackend * backend, RpBackendLane *lane, RpBackendEvent *event, gint64 delay_ns,
+         GError **error),
+        backend, lane, event, delay_ns, error)
 
 /* Host lanes have threads of their own, whose time is not that of issuing. */
 static gboolean
@@ -112,7 +102,6 @@ watched_backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *h
         rp_overheads_watch.table.wait = watched_wait;
     }
     rp_overheads_watch.plan = plan;
-    rp_overheads_watch.backend = backend;
     backend->ops = &rp_overheads_watch.table;
     return backend;
 }

@@ -55,7 +55,6 @@ typedef struct {
     const RpBackendOps *real;
     RpBackendOps table; /* in its place */
     RpDeviceOps devices;
-    RpBackend *backend;
     const RpPlan *plan;
     gboolean timing;
     _Atomic guint n[N_OPS];
