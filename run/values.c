@@ -132,22 +132,19 @@ find_retired(const char *key, const char **initial)
 }
 
 /* "PLACEno key KEY; did you mean ...?" */
-static void
+static gboolean
 fail_unknown(const char *place, const char *key, RpRunError code, GError **error)
 {
     g_autofree char *near = rp_setting_nearest(key);
+    g_autofree char *meant = g_strdup_printf("did you mean \"%s\"?", near != NULL ? near : "");
     g_autofree char *shown = rp_quote(key);
     const char *initial, *gone = find_retired(key, &initial);
     const char *foreign = gone != NULL ? gone : explain_foreign(key);
 
-    if (foreign != NULL)
-        g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; %s", place, shown, foreign);
-    else if (near != NULL)
-        g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; did you mean \"%s\"?", place, shown,
-                    near);
-    else
-        g_set_error(error, RP_RUN_ERROR, code, "%sno key %s; roundpipe train --keys lists them",
-                    place, shown);
+    return rp_fail(error, RP_RUN_ERROR, code, "%sno key %s; %s", place, shown,
+                   foreign != NULL ? foreign
+                   : near != NULL  ? meant
+                                   : "roundpipe train --keys lists them");
 }
 
 /* ---- the command line ---- */
@@ -171,10 +168,8 @@ rp_run_values_set(RpRunValues *values, const char *word, GError **error)
                        "--set: \"%s\" has keys of its own; expected one of them, as --set "
                        "%s.KEY=VALUE",
                        key, key);
-    if (value == NULL) {
-        fail_unknown("--set: ", key, RP_RUN_ERROR_USAGE, error);
-        return FALSE;
-    }
+    if (value == NULL)
+        return fail_unknown("--set: ", key, RP_RUN_ERROR_USAGE, error);
     for (const char *p = equals + 1; *p != '\0'; p++) {
         if (!g_ascii_iscntrl(*p))
             continue;
@@ -196,17 +191,10 @@ append_scalar(GString *yaml, const char *text)
     for (const char *p = text; plain && *p != '\0'; p++)
         plain = g_ascii_isalnum(*p) || strchr("_./+,*-", *p) != NULL ||
                 (*p == ':' && g_ascii_isalnum(p[1]));
-    if (plain) {
-        g_string_append(yaml, text);
-        return;
-    }
-    g_string_append_c(yaml, '\'');
-    for (const char *p = text; *p != '\0'; p++) {
-        if (*p == '\'')
-            g_string_append_c(yaml, '\'');
-        g_string_append_c(yaml, *p);
-    }
-    g_string_append_c(yaml, '\'');
+    g_auto(GStrv) parts = g_strsplit(text, "'", -1);
+    g_autofree char *doubled = g_strjoinv("''", parts);
+
+    g_string_append_printf(yaml, plain ? "%s" : "'%s'", plain ? text : doubled);
 }
 
 char *
@@ -252,21 +240,19 @@ static gboolean
 fail_syntax(const Reader *reader, GError **error)
 {
     const yaml_parser_t *parser = &reader->parser;
+    const yaml_mark_t *mark = &parser->problem_mark;
     const char *problem = parser->problem != NULL ? parser->problem : "cannot be read";
+    const gboolean tab =
+        reader->text != NULL && mark->index < reader->length && reader->text[mark->index] == '\t';
 
     if (parser->error == YAML_READER_ERROR)
         return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
                        "%s: byte %zu: expected YAML, found: %s", reader->name,
                        parser->problem_offset, problem);
-    if (reader->text != NULL && parser->problem_mark.index < reader->length &&
-        reader->text[parser->problem_mark.index] == '\t')
-        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
-                       "%s: line %zu, column %zu: expected spaces before a key, found a tab",
-                       reader->name, parser->problem_mark.line + 1,
-                       parser->problem_mark.column + 1);
-    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX,
-                   "%s: line %zu, column %zu: expected YAML, found: %s", reader->name,
-                   parser->problem_mark.line + 1, parser->problem_mark.column + 1, problem);
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_SYNTAX, "%s: line %zu, column %zu: %s%s",
+                   reader->name, mark->line + 1, mark->column + 1,
+                   tab ? "expected spaces before a key, found a tab" : "expected YAML, found: ",
+                   tab ? "" : problem);
 }
 
 static gboolean
@@ -372,8 +358,7 @@ check_key(const Reader *reader, const char *key, RpRunValue **value, GError **er
     if (*value == NULL && !rp_setting_is_group(key)) {
         g_autofree char *where = place(reader);
 
-        fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
-        return FALSE;
+        return fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
     }
     if (before > 0) {
         g_autofree char *message =
@@ -394,10 +379,8 @@ skip_retired(Reader *reader, const char *key, const char *initial, GError **erro
 
     if (!next(reader, error))
         return FALSE;
-    if (is_null(&reader->event) || g_strcmp0(scalar_text(&reader->event), initial) == 0)
-        return TRUE;
-    fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
-    return FALSE;
+    return is_null(&reader->event) || g_strcmp0(scalar_text(&reader->event), initial) == 0 ||
+           fail_unknown(where, key, RP_RUN_ERROR_KEY, error);
 }
 
 /* Keys and values up to the mapping's end. */

@@ -135,9 +135,9 @@ run_piece(guint m, gpointer data, GError **error)
 
 /* Fills what is missing. @prices: (nullable) (array): dollars an hour of a GPU, by the place of --gpu */
 static gboolean
-run_rows(const RpSweepGrid *grid, const double *prices, RpSweepRows *rows, guint *done,
-         GError **error)
+run_rows(const double *prices, RpSweepRows *rows, guint *done, GError **error)
 {
+    const RpSweepGrid *grid = rows->grid;
     Sweep sweep = {.grid = grid, .rows = rows, .prices = prices};
     g_autoptr(GArray) missing = g_array_new(FALSE, FALSE, sizeof(guint));
 
@@ -205,38 +205,6 @@ is_option(const Drawing *drawing, guint32 column)
 
 /* ---- what is asked for ---- */
 
-static gboolean
-find_column(const RpSweepRows *rows, const char *option, const char *name, guint32 *column,
-            GError **error)
-{
-    const int found = rp_cli_choice(option, name, rows->columns, error);
-
-    *column = (guint32)found;
-    return found >= 0;
-}
-
-static gboolean
-read_axes(const RpSweepRows *rows, const char *axes, guint32 *y, guint32 *x, GError **error)
-{
-    const char *text = axes != NULL ? axes : "tokens_per_s:host_gib";
-    g_auto(GStrv) names = g_strsplit(text, ":", -1);
-
-    if (g_strv_length(names) != 2)
-        return rp_cli_refuse(
-            error, "--axes: expected two columns as tokens_per_s:host_gib, found \"%s\"", text);
-    return find_column(rows, "axes", names[0], y, error) &&
-           find_column(rows, "axes", names[1], x, error);
-}
-
-static gboolean
-check_picture(const RpSweepRows *rows, const char *axes, const char *series, GError **error)
-{
-    guint32 y, x;
-
-    return read_axes(rows, axes, &y, &x, error) &&
-           (series == NULL || find_column(rows, "series", series, &x, error));
-}
-
 /* The options of several values that are neither axis: a line joins points that have all of them in
  * common. Points alone differ by the last, which changes fastest. */
 static void
@@ -250,6 +218,38 @@ take_usual_series(const Drawing *drawing)
             g_array_set_size(drawing->series, 0);
         g_array_append_val(drawing->series, a);
     }
+}
+
+static gboolean
+find_column(const RpSweepRows *rows, const char *option, const char *name, guint32 *column,
+            GError **error)
+{
+    const int found = rp_cli_choice(option, name, rows->columns, error);
+
+    *column = (guint32)found;
+    return found >= 0;
+}
+
+static gboolean
+read_drawing(Drawing *drawing, const RpArgs *args, GError **error)
+{
+    const char *text = args->axes != NULL ? args->axes : "tokens_per_s:host_gib";
+    const RpSweepRows *rows = drawing->rows;
+    g_auto(GStrv) names = g_strsplit(text, ":", -1);
+    guint32 column;
+
+    if (g_strv_length(names) != 2)
+        return rp_cli_refuse(
+            error, "--axes: expected two columns as tokens_per_s:host_gib, found \"%s\"", text);
+    if (!find_column(rows, "axes", names[0], &drawing->y, error) ||
+        !find_column(rows, "axes", names[1], &drawing->x, error) ||
+        (args->series != NULL && !find_column(rows, "series", args->series, &column, error)))
+        return FALSE;
+    if (args->series != NULL)
+        g_array_append_val(drawing->series, column);
+    else
+        take_usual_series(drawing);
+    return TRUE;
 }
 
 /* ---- points ---- */
@@ -470,24 +470,11 @@ draw(const Drawing *drawing, const RpFigureStyle *style, GError **error)
 }
 
 static gboolean
-draw_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes, const char *series,
-             const RpFigureStyle *style, const char *path, GError **error)
+draw_picture(Drawing *drawing, const RpFigureStyle *style, const char *path, GError **error)
 {
-    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
-    g_autoptr(GArray) columns = g_array_new(FALSE, FALSE, sizeof(guint32));
-    Drawing drawing = {.rows = rows, .grid = grid, .names = names, .series = columns};
-    guint32 column;
-
-    if (!read_axes(rows, axes, &drawing.y, &drawing.x, error) ||
-        (series != NULL && !find_column(rows, "series", series, &column, error)))
+    if (!collect_series(drawing, error))
         return FALSE;
-    if (series != NULL)
-        g_array_append_val(columns, column);
-    else
-        take_usual_series(&drawing);
-    if (!collect_series(&drawing, error))
-        return FALSE;
-    g_autoptr(RpFigure) figure = draw(&drawing, style, error);
+    g_autoptr(RpFigure) figure = draw(drawing, style, error);
 
     return figure != NULL && rp_cli_picture_write(figure, path, error);
 }
@@ -499,37 +486,36 @@ draw_picture(const RpSweepRows *rows, const RpSweepGrid *grid, const char *axes,
 #define MOST_SHOWN 40
 #define MOST_PRICE 1e6
 
-/* One price of each card, or one for all. (transfer full): %NULL with @error or where none is given */
-static double *
-read_prices(const char *text, const RpSweepGrid *grid, GError **error)
+/* One price of each card, or one for all. @prices: (out) (transfer full): %NULL where none is given */
+static gboolean
+read_prices(const char *text, const RpSweepGrid *grid, double **prices, GError **error)
 {
     const RpSweepAxis *cards = find_axis(grid, "gpu");
     const guint n = cards != NULL ? cards->n : 1;
     g_auto(GStrv) words = g_strsplit(text != NULL ? text : "", ",", -1);
     const guint given = g_strv_length(words);
-    g_autofree double *prices = g_new0(double, n);
 
     if (text == NULL)
-        return NULL;
-    if (given != 1 && given != n) {
-        (void)rp_cli_refuse(error, "--gpu-price: expected one price, or %u as --gpu has, found %u",
-                            n, given);
-        return NULL;
-    }
+        return TRUE;
+    if (given != 1 && given != n)
+        return rp_cli_refuse(error, "--gpu-price: expected one price, or %u as --gpu has, found %u",
+                             n, given);
+    *prices = g_new0(double, n);
     for (guint i = 0; i < n; i++) {
         const char *word = words[given == 1 ? 0 : i];
         char *end = NULL;
 
-        prices[i] = g_ascii_strtod(word, &end);
-        if (end != word && *end == '\0' && prices[i] > 0 && prices[i] <= MOST_PRICE)
+        const double price = g_ascii_strtod(word, &end);
+
+        (*prices)[i] = price;
+        if (end != word && *end == '\0' && price > 0 && price <= MOST_PRICE)
             continue;
         g_autofree char *shown = rp_quote(word);
 
-        (void)rp_cli_refuse(
+        return rp_cli_refuse(
             error, "--gpu-price: expected dollars an hour of a GPU, as 0.35, found %s", shown);
-        return NULL;
     }
-    return g_steal_pointer(&prices);
+    return TRUE;
 }
 
 /* ---- the report ---- */
@@ -558,8 +544,7 @@ is_shown(const RpSweepRows *rows, guint column, gboolean priced)
 }
 
 static void
-report_row(RpReport *report, const RpSweepRows *rows, const RpSweepGrid *grid, guint i,
-           gboolean priced)
+report_row(RpReport *report, const RpSweepRows *rows, guint i, gboolean priced)
 {
     const char *const *cells = (const char *const *)rows->cells[i];
     const guint n = rows->n_columns;
@@ -569,7 +554,7 @@ report_row(RpReport *report, const RpSweepRows *rows, const RpSweepGrid *grid, g
     for (guint c = 0; c < n; c++) {
         const char *name = rows->columns[c];
         const gboolean shown =
-            is_shown(rows, c, priced) && (*problem == '\0' || c < grid->axes->len);
+            is_shown(rows, c, priced) && (*problem == '\0' || c < rows->grid->axes->len);
         g_autofree char *cell = shorten(cells[c]);
 
         rp_report_text(report, name, *cells[c] != '\0' ? cells[c] : NULL, shown ? name : NULL);
@@ -582,9 +567,10 @@ report_row(RpReport *report, const RpSweepRows *rows, const RpSweepGrid *grid, g
 }
 
 static void
-report_rows(RpReport *report, const RpSweepRows *rows, const RpSweepGrid *grid, const char *output,
-            guint done, gboolean priced)
+report_rows(RpReport *report, const RpSweepRows *rows, const char *output, guint done,
+            gboolean priced)
 {
+    const RpSweepGrid *grid = rows->grid;
     g_autofree char *file = rp_display_name(output);
 
     rp_report_say(report, "%u combinations, %u simulated now, %u taken from %s: predicted", grid->n,
@@ -595,7 +581,7 @@ report_rows(RpReport *report, const RpSweepRows *rows, const RpSweepGrid *grid, 
     rp_report_count(report, "simulated", done, NULL);
     rp_report_table(report, "rows", "fits,bubble_pct,gpu_gib", MOST_SHOWN);
     for (guint i = 0; i < grid->n; i++)
-        report_row(report, rows, grid, i, priced);
+        report_row(report, rows, i, priced);
     rp_report_end(report);
     if (grid->n > MOST_SHOWN)
         rp_report_say(report, "all %u rows: %s", grid->n, file);
@@ -627,28 +613,24 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     const char *output = args->output != NULL ? args->output : DEFAULT_OUTPUT;
     g_auto(RpSweepGrid) grid = {0};
     RpFigureStyle style;
-    GError *problem = NULL;
+    g_autofree double *prices = NULL;
     guint done = 0;
 
     if (!rp_cli_picture_style(args, args->picture != NULL, &style, error) ||
         !check_files(args, words, output, error) ||
-        !rp_sweep_grid_make(&grid, words, args->swept, error))
+        !rp_sweep_grid_make(&grid, words, args->swept, error) ||
+        !read_prices(args->gpu_price, &grid, &prices, error))
         return FALSE;
-    g_autofree double *prices = read_prices(args->gpu_price, &grid, &problem);
-
-    if (problem != NULL) {
-        g_propagate_error(error, problem);
-        return FALSE;
-    }
     g_autoptr(RpSweepRows) rows = rp_sweep_rows_open(output, &grid, error);
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GArray) series = g_array_new(FALSE, FALSE, sizeof(guint32));
+    Drawing drawing = {.rows = rows, .grid = &grid, .series = series, .names = names};
 
-    if (rows == NULL ||
-        (args->picture != NULL && !check_picture(rows, args->axes, args->series, error)) ||
-        !run_rows(&grid, prices, rows, &done, error) ||
-        (args->picture != NULL &&
-         !draw_picture(rows, &grid, args->axes, args->series, &style, args->picture, error)))
+    if (rows == NULL || (args->picture != NULL && !read_drawing(&drawing, args, error)) ||
+        !run_rows(prices, rows, &done, error) ||
+        (args->picture != NULL && !draw_picture(&drawing, &style, args->picture, error)))
         return FALSE;
-    report_rows(report, rows, &grid, output, done, prices != NULL);
+    report_rows(report, rows, output, done, prices != NULL);
     if (args->picture != NULL)
         rp_report_text(report, "picture", args->picture, "picture");
     return TRUE;
