@@ -325,7 +325,7 @@ gboolean rp_schedule_args_resolve(const RpArgs *args, const RpProfile *profile, 
 gboolean rp_request_load(const RpArgs *args, const char *path, RpProfile **profile,
                          RpRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* ---- what helps (cli/remedy.c), in words of options or (@as_keys) of a run file ---- */
+/* ---- what helps, in words of options or (@as_keys) of a run file ---- */
 
 /* Against a plan that does not fit. (transfer full) */
 char *rp_cli_remedy(RpRemedy remedy, gboolean as_keys);

@@ -40,11 +40,69 @@ gboolean rp_trained_open(RpTrained *model, const char *word, const char *adapter
 gboolean rp_trained_find(RpTrained *model, const char *word, const char *adapter,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The tokenizer of the adapters' directory, if it has one, else of the model's. (transfer full) */
-RpTokenizer *rp_trained_tokenizer(const RpTrained *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* The directory that has @name: the adapters', else the model's. */
 const char *rp_trained_directory(const RpTrained *model, const char *name);
 
 /* Tokens that end an answer: of generation_config.json, else of config.json. Errors: of the file */
 gboolean rp_trained_ends(const RpTrained *model, RpGeneratorOptions *options,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- answers in text: to a prompt, which is continued, or to questions, as a chat has them ---- */
+
+/* Tokens of an answer if none are given, and those of a conversation at most. */
+#define RP_TALK_TOKENS 256
+#define RP_TALK_CONVERSATION 4096
+
+typedef struct _RpTalk RpTalk;
+
+typedef struct {
+    const char
+        *model; /* a directory with a model; with adapters, whose base their config names; or the
+                          output of a run: its best checkpoint, else its last */
+    const char *adapter; /* (nullable): a directory of adapters for it */
+    gboolean any_base;   /* adapters of another base are taken */
+    const char *device;  /* (nullable): "host", "cuda" or "cuda:1"; %NULL: the host */
+    gboolean chat;       /* prompts are questions, which the model's template writes */
+    const char *system;  /* (nullable): of a chat, before the first question */
+    gboolean converses;  /* more questions follow: positions are kept for them */
+} RpTalkOptions;
+
+/* A piece of an answer as it comes, whole characters. Returns: whether it may continue */
+typedef gboolean (*RpTalkText)(gpointer user_data, const char *text, gsize length);
+
+/**
+ * rp_talk_new:
+ * @options: copied; its texts are needed in this call alone
+ *
+ * Opens the model, its tokenizer and the template.
+ *
+ * Errors: RP_RUN_ERROR_USAGE: a device that is none, or adapters without a base; those of the files
+ */
+RpTalk *rp_talk_new(const RpTalkOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_talk_free(RpTalk *talk);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTalk, rp_talk_free)
+
+/* An answer; all of it is the talk's, until the next one. */
+typedef struct {
+    const char *text;
+    const GArray *prompt; /* (element-type gint32): ids */
+    const GArray *ids;    /* (element-type gint32): of the answer */
+    gboolean ended;       /* by a token, not by its length */
+    double seconds;       /* without those of loading the model */
+} RpTalkAnswer;
+
+/**
+ * rp_talk_answer:
+ * @prompt: UTF-8
+ * @most_tokens: of the answer; 0: RP_TALK_TOKENS, or as many as the model's positions leave
+ * @sampling: how tokens are chosen; its temperature is 0, or its top_p above 0
+ * @show: (nullable): gets the answer as it comes
+ * @answer: (out)
+ *
+ * In a chat, earlier questions and answers stand before the prompt.
+ *
+ * Errors: RP_RUN_ERROR_USAGE: no text, or more tokens than positions; RP_GENERATE_ERROR_MEMORY
+ */
+gboolean rp_talk_answer(RpTalk *talk, const char *prompt, guint most_tokens,
+                        const RpSampling *sampling, RpTalkText show, gpointer user_data,
+                        RpTalkAnswer *answer, GError **error) G_GNUC_WARN_UNUSED_RESULT;

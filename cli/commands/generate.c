@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "exec/data/dataset.h"
-#include "run/talk.h"
 #include "run/train/train.h"
 #include "run/trained.h"
 

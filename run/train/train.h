@@ -78,6 +78,34 @@ const GError *rp_train_metrics_error(const RpTrainMetrics *metrics);
 void rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
                                      const RpEvaluation *evaluation);
 
+/* An event file, `events.out.tfevents.SECONDS.HOST`. */
+typedef struct _RpTensorboard RpTensorboard;
+
+typedef struct {
+    const char *tag; /* "train/loss" */
+    double value;
+} RpTensorboardValue;
+
+/**
+ * rp_tensorboard_new:
+ * @directory: exists
+ * @next_step: more than 1: a run that is resumed, whose earlier files have values of that step and
+ *   later ones which TensorBoard is to forget
+ *
+ * Errors: G_FILE_ERROR
+ */
+RpTensorboard *rp_tensorboard_new(const char *directory, guint64 next_step,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void rp_tensorboard_free(RpTensorboard *board);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTensorboard, rp_tensorboard_free)
+
+/* One event with all values, in the file when this returns. Returns: whether it is */
+gboolean rp_tensorboard_add(RpTensorboard *board, guint64 step, const RpTensorboardValue *values,
+                            guint n);
+
+/* CRC-32C (Castagnoli) of @n bytes. */
+guint32 rp_tensorboard_crc(const void *bytes, gsize n);
+
 /* ---- evaluate.c ---- */
 
 /* Evaluations of a run that does not say how often. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base/file.h"
-#include "run/tensorboard.h"
+#include "run/train/train.h"
 
 typedef struct {
     const guint8 *at, *end;

@@ -228,8 +228,8 @@ rp_order(RpRender *render, RpValue a, RpValue b, int *order)
     return done;
 }
 
-gboolean
-rp_contains(RpRender *render, RpValue container, RpValue item, gboolean *truth)
+static gboolean
+contains(RpRender *render, RpValue container, RpValue item, gboolean *truth)
 {
     RpList *items;
 
@@ -263,7 +263,7 @@ rp_compare(RpRender *render, RpOperation operation, RpValue a, RpValue b, gboole
         return rp_render_charge(render, 0);
     }
     if (operation == RP_OP_IN || operation == RP_OP_NOT_IN) {
-        if (!rp_contains(render, b, a, truth))
+        if (!contains(render, b, a, truth))
             return FALSE;
         *truth = *truth == (operation == RP_OP_IN);
         return TRUE;

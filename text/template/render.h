@@ -125,7 +125,6 @@ gboolean rp_operate(RpRender *render, RpOperation operation, RpValue a, RpValue 
 gboolean rp_compare(RpRender *render, RpOperation operation, RpValue a, RpValue b, gboolean *truth);
 /* Sets @order to less than, equal to or more than 0. */
 gboolean rp_order(RpRender *render, RpValue a, RpValue b, int *order);
-gboolean rp_contains(RpRender *render, RpValue container, RpValue item, gboolean *truth);
 gboolean rp_slice(RpRender *render, RpValue value, const RpValue parts[3], RpValue *result);
 /* As value[key] and value.key find it; undefined if it is not there. */
 gboolean rp_get_item(RpRender *render, RpValue value, RpValue key, RpValue *result);

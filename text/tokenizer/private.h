@@ -169,7 +169,7 @@ int rp_normalize(const RpStep *step, RpMatch *match, const char *text, gsize len
 /* The most bytes that normalizers may make of @length: a few words of the file could fill memory. */
 #define RP_NORMALIZE_MOST(length) (32 * (gsize)(length) + 65536)
 
-/* ---- added.c ---- */
+/* ---- added tokens (vocabulary.c) ---- */
 
 typedef struct {
     char *content;  /* as it is looked for */
