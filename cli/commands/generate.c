@@ -250,34 +250,32 @@ answer_all(Generation *generation, const RpArgs *args, GError **error)
 }
 
 static void
-append_ids(GString *line, const char *key, const gint32 *ids, guint n)
+write_ids(RpJsonWriter *json, const char *key, const gint32 *ids, guint n)
 {
-    g_string_append_printf(line, "\"%s\":[", key);
+    rp_json_array(json, key);
     for (guint i = 0; i < n; i++)
-        g_string_append_printf(line, "%s%d", i > 0 ? "," : "", ids[i]);
-    g_string_append_c(line, ']');
+        rp_json_int(json, NULL, ids[i]);
+    rp_json_end(json);
 }
 
 /* One line of JSON a prompt. */
 static gboolean
 write_answers(const Generation *generation, const char *path, GError **error)
 {
-    g_autoptr(GString) text = g_string_new(NULL);
+    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
 
     for (guint i = 0; i < generation->prompts->len; i++) {
         const Prompt *prompt = nth(generation, i);
 
-        g_string_append_c(text, '{');
-        append_ids(text, "prompt", prompt->ids, prompt->n_prompt);
-        g_string_append_c(text, ',');
-        append_ids(text, "answer", prompt->answer, prompt->n_answer);
-        if (prompt->n_expected > 0) {
-            g_string_append_c(text, ',');
-            append_ids(text, "expected", prompt->ids + prompt->n_prompt, prompt->n_expected);
-        }
-        g_string_append(text, "}\n");
+        rp_json_object(json, NULL);
+        write_ids(json, "prompt", prompt->ids, prompt->n_prompt);
+        write_ids(json, "answer", prompt->answer, prompt->n_answer);
+        if (prompt->n_expected > 0)
+            write_ids(json, "expected", prompt->ids + prompt->n_prompt, prompt->n_expected);
+        rp_json_end(json);
+        g_string_append_c(rp_json_writer_text(json), '\n');
     }
-    return rp_cli_write_text(path, text->str, error);
+    return rp_cli_write_text(path, rp_json_writer_text(json)->str, error);
 }
 
 static void

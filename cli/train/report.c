@@ -107,21 +107,6 @@ most_at_once(const RpRunSpec *run)
     return checkpoint->keep > 0 ? MIN(saved, (guint64)checkpoint->keep + 1 + best) : saved;
 }
 
-/* Free bytes of the disk that @output is on, or will be. */
-static gboolean
-free_bytes(const char *output, guint64 *bytes)
-{
-    g_autofree char *directory = g_canonicalize_filename(output, NULL);
-
-    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
-        char *above = g_path_get_dirname(directory);
-
-        g_free(directory);
-        directory = above;
-    }
-    return rp_checkpoint_free_bytes(directory, bytes);
-}
-
 static void
 report_disk(RpReport *report, const RpTrainJob *job)
 {
@@ -134,7 +119,8 @@ report_disk(RpReport *report, const RpTrainJob *job)
     const guint64 most_bytes = counted ? most * bytes : 0;
     guint64 left = 0, copy_bytes;
     const gboolean beside = rp_train_saves_beside(job, &copy_bytes);
-    const gboolean known = free_bytes(run->output, &left);
+    g_autofree char *disk = rp_train_existing_directory(run->output);
+    const gboolean known = rp_checkpoint_free_bytes(disk, &left);
     g_autofree char *each = rp_cli_format_bytes(bytes);
     g_autofree char *all = rp_cli_format_bytes(most_bytes);
     g_autofree char *there = rp_cli_format_bytes(left);

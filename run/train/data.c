@@ -74,14 +74,22 @@ add_word(GPtrArray *files, const char *word, GError **error)
     return TRUE;
 }
 
+/* Words with commas between; --set has them in brackets. (transfer full) */
+static char **
+list_words(const char *list)
+{
+    const gsize n = strlen(list);
+    const gboolean brackets = n > 1 && list[0] == '[' && list[n - 1] == ']';
+    g_autofree char *bare = g_strndup(list + brackets, n - 2 * (gsize)brackets);
+
+    return g_strsplit(bare, ",", -1);
+}
+
 char **
 rp_run_data_files(const char *data, GArray *groups, GError **error)
 {
-    const gsize n = strlen(data);
     const gboolean exists = g_file_test(data, G_FILE_TEST_EXISTS); /* perhaps with a comma */
-    const gboolean brackets = !exists && n > 1 && data[0] == '[' && data[n - 1] == ']'; /* --set */
-    g_autofree char *list = g_strndup(data + brackets, n - 2 * (gsize)brackets);
-    g_auto(GStrv) words = g_strsplit(list, exists ? "\n" : ",", -1);
+    g_auto(GStrv) words = exists ? g_strsplit(data, "\n", -1) : list_words(data);
     g_autoptr(GPtrArray) files = g_ptr_array_new_with_free_func(g_free);
 
     for (guint i = 0; words[i] != NULL; i++) {
@@ -254,13 +262,10 @@ open_cache(const RpSamplesSource *source, char *const *files, gboolean texts,
 static gboolean
 read_weights(const RpSamplesSource *source, guint n, GArray *weights, GError **error)
 {
-    const char *given = source->run->data_weights != NULL ? source->run->data_weights : "";
-    const gsize length = strlen(given);
-    const gboolean brackets = length > 1 && given[0] == '[' && given[length - 1] == ']';
-    g_autofree char *list = g_strndup(given + brackets, length - 2 * (gsize)brackets);
-    g_auto(GStrv) words = g_strsplit(list, ",", -1);
+    const char *given = source->run->data_weights;
+    g_auto(GStrv) words = given != NULL ? list_words(given) : NULL;
 
-    for (guint i = 0; words[i] != NULL && source->run->data_weights != NULL; i++) {
+    for (guint i = 0; words != NULL && words[i] != NULL; i++) {
         char *end = NULL;
         const char *word = g_strstrip(words[i]);
         const double weight = g_ascii_strtod(word, &end);
@@ -271,7 +276,7 @@ read_weights(const RpSamplesSource *source, guint n, GArray *weights, GError **e
                            word);
         g_array_append_val(weights, weight);
     }
-    if (source->run->data_weights == NULL || weights->len == n)
+    if (given == NULL || weights->len == n)
         return TRUE;
     return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                    "data_weights: expected %u numbers, one for each of data, found %u", n,

@@ -246,12 +246,10 @@ check_empty(const RpRunSpec *run, const RpTrainHow *how, GError **error)
     return FALSE;
 }
 
-/* The directory, or the nearest one above it that exists, takes new files: seen before anything
- * long is done, and nothing of it stays. */
-static gboolean
-check_output(const RpRunSpec *run, GError **error)
+char *
+rp_train_existing_directory(const char *output)
 {
-    g_autofree char *directory = g_strdup(run->output);
+    char *directory = g_strdup(output);
 
     while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
         char *above = g_path_get_dirname(directory);
@@ -259,6 +257,15 @@ check_output(const RpRunSpec *run, GError **error)
         g_free(directory);
         directory = above;
     }
+    return directory;
+}
+
+/* The directory, or the nearest one above it that exists, takes new files: seen before anything
+ * long is done, and nothing of it stays. */
+static gboolean
+check_output(const RpRunSpec *run, GError **error)
+{
+    g_autofree char *directory = rp_train_existing_directory(run->output);
     g_autofree char *probe = g_build_filename(directory, ".roundpipe-XXXXXX", NULL);
 
     if (g_mkdtemp(probe) != NULL) {

@@ -56,14 +56,7 @@ rp_train_agree_start(RpServers *servers, const RpRunSpec *run, const RpTrainHow 
 static char *
 make_probe(const char *output, gboolean *made)
 {
-    g_autofree char *directory = g_strdup(output);
-
-    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
-        char *above = g_path_get_dirname(directory);
-
-        g_free(directory);
-        directory = above;
-    }
+    g_autofree char *directory = rp_train_existing_directory(output);
     g_autofree char *probe = g_build_filename(directory, ".servers-XXXXXX", NULL);
 
     *made = g_mkdtemp_full(probe, 0777) != NULL;
