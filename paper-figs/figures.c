@@ -53,10 +53,9 @@ check_names(const char *const *names, GError **error)
 static void
 append_to_index(GString *index, const RpFigure *figure)
 {
-    g_autofree char *commands = rp_figure_commands(figure);
-
     g_string_append_printf(index, "%s: %s\n\n%s\n\n%s\n\n", rp_figure_name(figure),
-                           rp_figure_title(figure), rp_figure_caption(figure), commands);
+                           rp_figure_title(figure), rp_figure_caption(figure),
+                           rp_figure_commands(figure));
 }
 
 static gboolean

@@ -137,7 +137,7 @@ rp_paper_overlap(RpPaper *paper, const char *name, GPtrArray *figures, GError **
         n == 1 ? "Figure 6: simple overlap blocks at the head of the line (predicted)"
                : "Figure 7: parameters travel in the windows between activations (predicted)",
         panels, n);
-    rp_figure_set_profile(figure, json);
+    rp_figure_set_file(figure, RP_FIGURE_PROFILE, json);
     rp_paper_add(figures, figure,
                  n == 1 ? OVERLAP_CAPTION "A stage's parameters travel in one piece, and "
                                           "activations that the GPU waits for queue behind them."

@@ -398,6 +398,6 @@ rp_paper_systems(RpPaper *paper, const char *name, GPtrArray *figures, GError **
         if (!measure_model(paper, recipe, &tables, m, chart, csv, error))
             return FALSE;
     rp_paper_add_bars(paper, figures, chart, caption, NULL);
-    rp_figure_set_table(g_ptr_array_index(figures, 0), csv->str);
+    rp_figure_set_file(g_ptr_array_index(figures, 0), RP_FIGURE_TABLE, csv->str);
     return TRUE;
 }

@@ -148,8 +148,8 @@ rp_paper_figure_1(RpPaper *paper, const char *name, GPtrArray *figures, GError *
         name, "Figure 1: 12 blocks and a head (layer 13) on 4 GPUs", panels, G_N_ELEMENTS(panels));
     g_autofree char *json = rp_profile_to_json(profile);
 
-    rp_figure_set_profile(figure, json);
-    rp_figure_set_orders(figure, orders);
+    rp_figure_set_file(figure, RP_FIGURE_PROFILE, json);
+    rp_figure_set_file(figure, RP_FIGURE_ORDERS, orders);
     rp_paper_add(
         figures, figure,
         "Predicted, with made-up layer times: forward and recompute 10 ms, backward 20 ms a "
@@ -210,7 +210,7 @@ every_schedule(const RpPaper *paper, const char *name, const char *title,
         };
     }
     RpFigure *figure = rp_timeline_figure(name, title, panels, n);
-    rp_figure_set_profile(figure, json);
+    rp_figure_set_file(figure, RP_FIGURE_PROFILE, json);
     rp_paper_add(figures, figure, caption, commands);
     return TRUE;
 }

@@ -8,43 +8,21 @@
 #include "plots/table.h"
 
 RpColour
-rp_colour_of_task(RpTaskKind kind)
-{
-    g_return_val_if_fail(kind < RP_N_TASK_KINDS, RP_COLOUR_GREY);
-    return rp_task_kind(kind)->colour;
-}
-
-const char *
-rp_colour_task_title(RpTaskKind kind)
-{
-    g_return_val_if_fail(kind < RP_N_TASK_KINDS, "");
-    return rp_task_kind(kind)->title;
-}
-
-typedef struct {
-    const char *name;
-    RpColour colour;
-} Named;
-
-static RpColour
-find_colour(const Named *table, guint n, const char *name)
-{
-    for (guint i = 0; i < n; i++)
-        if (strcmp(table[i].name, name) == 0)
-            return table[i].colour;
-    return rp_colour_of_series(g_str_hash(name));
-}
-
-RpColour
 rp_colour_of_model(const char *name)
 {
-    static const Named table[] = {
+    static const struct {
+        const char *name;
+        RpColour colour;
+    } models[] = {
         {"qwen3-1.7b", RP_COLOUR_SKY},         {"llama-3.1-8b", RP_COLOUR_ORANGE},
         {"gpt-oss-20b", RP_COLOUR_GREEN},      {"qwen3-32b", RP_COLOUR_BLUE},
         {"qwen3-235b-a22b", RP_COLOUR_PURPLE},
     };
 
-    return find_colour(table, G_N_ELEMENTS(table), name);
+    for (guint i = 0; i < G_N_ELEMENTS(models); i++)
+        if (strcmp(models[i].name, name) == 0)
+            return models[i].colour;
+    return rp_colour_of_series(g_str_hash(name));
 }
 
 RpColour
@@ -105,15 +83,13 @@ struct _RpFigure {
     char *name;
     char *title;
     char *caption;
-    char *profile; /* or NULL */
-    char *orders;  /* or NULL */
-    char *table;   /* or NULL */
+    char *files[RP_FIGURE_N_FILES]; /* texts, or NULL */
     guint width;
     guint height;
     guint title_space; /* height of the titles' lines beyond the first, pixels */
     GString *data;
     GString *script;
-    GPtrArray *commands;
+    GString *commands; /* lines */
 };
 
 RpFigure *
@@ -128,7 +104,7 @@ rp_figure_new(const char *name, const char *title, guint width, guint height)
     figure->height = height;
     figure->data = g_string_new(NULL);
     figure->script = g_string_new(NULL);
-    figure->commands = g_ptr_array_new_with_free_func(g_free);
+    figure->commands = g_string_new(NULL);
     return figure;
 }
 
@@ -140,12 +116,11 @@ rp_figure_free(RpFigure *figure)
     g_free(figure->name);
     g_free(figure->title);
     g_free(figure->caption);
-    g_free(figure->profile);
-    g_free(figure->orders);
-    g_free(figure->table);
+    for (guint i = 0; i < RP_FIGURE_N_FILES; i++)
+        g_free(figure->files[i]);
     g_string_free(figure->data, TRUE);
     g_string_free(figure->script, TRUE);
-    g_ptr_array_unref(figure->commands);
+    g_string_free(figure->commands, TRUE);
     g_free(figure);
 }
 
@@ -227,38 +202,20 @@ rp_figure_caption(const RpFigure *figure)
 void
 rp_figure_add_command(RpFigure *figure, const char *command)
 {
-    g_ptr_array_add(figure->commands, g_strdup(command));
+    g_string_append_printf(figure->commands, "%s\n", command);
 }
 
-char *
+const char *
 rp_figure_commands(const RpFigure *figure)
 {
-    GString *lines = g_string_new(NULL);
-
-    for (guint i = 0; i < figure->commands->len; i++)
-        g_string_append_printf(lines, "%s\n", (char *)g_ptr_array_index(figure->commands, i));
-    return g_string_free(lines, FALSE);
+    return figure->commands->str;
 }
 
 void
-rp_figure_set_profile(RpFigure *figure, const char *json)
+rp_figure_set_file(RpFigure *figure, RpFigureFile file, const char *text)
 {
-    g_free(figure->profile);
-    figure->profile = g_strdup(json);
-}
-
-void
-rp_figure_set_orders(RpFigure *figure, const char *text)
-{
-    g_free(figure->orders);
-    figure->orders = g_strdup(text);
-}
-
-void
-rp_figure_set_table(RpFigure *figure, const char *csv)
-{
-    g_free(figure->table);
-    figure->table = g_strdup(csv);
+    g_free(figure->files[file]);
+    figure->files[file] = g_strdup(text);
 }
 
 /* The largest of style.gp's fonts in which @text fits beside the edges, @usual if that does. */
@@ -424,9 +381,8 @@ script_text(const RpFigure *figure)
 static char *
 caption_text(const RpFigure *figure)
 {
-    g_autofree char *commands = rp_figure_commands(figure);
-
-    return g_strdup_printf("%s\n\n%s\n\nmade by\n\n%s", figure->title, figure->caption, commands);
+    return g_strdup_printf("%s\n\n%s\n\nmade by\n\n%s", figure->title, figure->caption,
+                           figure->commands->str);
 }
 
 static gboolean
@@ -519,21 +475,14 @@ change_lines(const char *text, void (*change)(GString *, const char *, const cha
     return g_string_free(made, FALSE);
 }
 
-/* Characters of the texts of a .tex file of that terminal that mean something to LaTeX are escaped;
- * numbers of axes stay. (transfer full) */
-static char *
-escape_picture(const char *text)
-{
-    return change_lines(text, escape_line, NULL);
-}
-
 char *
 rp_latex_rename_graphics(const char *text, const char *name)
 {
     return change_lines(text, rename_line, name);
 }
 
-/* gnuplot hands text to LaTeX as it is. */
+/* gnuplot hands text to LaTeX as it is: characters that mean something there are escaped; numbers of axes
+ * stay. */
 static gboolean
 escape_tex(const RpFigure *figure, const char *directory, GError **error)
 {
@@ -543,7 +492,7 @@ escape_tex(const RpFigure *figure, const char *directory, GError **error)
 
     if (!g_file_get_contents(path, &text, NULL, error))
         return FALSE;
-    g_autofree char *escaped = escape_picture(text);
+    g_autofree char *escaped = change_lines(text, escape_line, NULL);
 
     return write_file(figure, directory, figure->name, ".tex", escaped, -1, error);
 }
@@ -570,20 +519,19 @@ gboolean
 rp_figure_write(const RpFigure *figure, const char *directory, RpPictureFormat formats,
                 GError **error)
 {
+    static const char *const suffixes[RP_FIGURE_N_FILES] = {".json", ".orders", ".csv"};
     g_autofree char *style = rp_table_built_in("style.gp");
     g_autofree char *script = script_text(figure);
     g_autofree char *caption = caption_text(figure);
 
+    for (guint i = 0; i < RP_FIGURE_N_FILES; i++)
+        if (figure->files[i] != NULL &&
+            !write_file(figure, directory, figure->name, suffixes[i], figure->files[i], -1, error))
+            return FALSE;
     return write_file(figure, directory, "style", ".gp", style, -1, error) &&
            write_file(figure, directory, figure->name, ".dat", figure->data->str,
                       (gssize)figure->data->len, error) &&
            write_file(figure, directory, figure->name, ".gp", script, -1, error) &&
-           (figure->profile == NULL ||
-            write_file(figure, directory, figure->name, ".json", figure->profile, -1, error)) &&
-           (figure->orders == NULL ||
-            write_file(figure, directory, figure->name, ".orders", figure->orders, -1, error)) &&
-           (figure->table == NULL ||
-            write_file(figure, directory, figure->name, ".csv", figure->table, -1, error)) &&
            write_file(figure, directory, figure->name, ".txt", caption, -1, error) &&
            draw(figure, directory, formats, error);
 }

@@ -37,9 +37,6 @@ typedef guint32 RpColour;
 #define RP_COLOUR_VERMILLION 0xd55e00
 #define RP_COLOUR_PURPLE 0xcc79a7
 
-RpColour rp_colour_of_task(RpTaskKind kind);
-/* Name of the kind in legends: tasks that look the same share one. */
-const char *rp_colour_task_title(RpTaskKind kind);
 RpColour rp_colour_of_model(const char *name);
 /* A series without a meaning of its own. */
 RpColour rp_colour_of_series(guint index);
@@ -94,17 +91,17 @@ const char *rp_figure_caption(const RpFigure *figure);
 
 /* Adds a line to the commands that make the figure or one part of it. */
 void rp_figure_add_command(RpFigure *figure, const char *command);
-/* Lines. (transfer full) */
-char *rp_figure_commands(const RpFigure *figure);
+/* Lines. */
+const char *rp_figure_commands(const RpFigure *figure);
 
-/* Text of NAME.json: a profile that stands in no file. */
-void rp_figure_set_profile(RpFigure *figure, const char *json);
-
-/* Text of NAME.orders. */
-void rp_figure_set_orders(RpFigure *figure, const char *text);
-
-/* Text of NAME.csv. */
-void rp_figure_set_table(RpFigure *figure, const char *csv);
+/* Files beside the figure's own: NAME.json, a profile that stands in no file; NAME.orders; NAME.csv. */
+typedef enum {
+    RP_FIGURE_PROFILE,
+    RP_FIGURE_ORDERS,
+    RP_FIGURE_TABLE,
+    RP_FIGURE_N_FILES
+} RpFigureFile;
+void rp_figure_set_file(RpFigure *figure, RpFigureFile file, const char *text);
 
 /* Title and (nullable) second line in the upper left corner. */
 void rp_figure_add_titles(RpFigure *figure, const char *title, const char *subtitle);

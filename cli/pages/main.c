@@ -46,13 +46,6 @@ values_of(const GOptionEntry *option)
     return g_strjoinv(" ", (char **)names->pdata);
 }
 
-/* "'it'\''s'": one word of a shell. (transfer full) */
-static char *
-quote(const char *text)
-{
-    return g_shell_quote(text);
-}
-
 /* ---- bash ---- */
 
 static void
@@ -140,7 +133,7 @@ add_zsh_option(GString *script, const GOptionEntry *option)
                                 ? g_strdup_printf("--%s[%s]", option->long_name, help)
                                 : g_strdup_printf("--%s=[%s]:%s:%s", option->long_name, help,
                                                   option->arg_description, action);
-    g_autofree char *word = quote(spec);
+    g_autofree char *word = g_shell_quote(spec);
 
     g_string_append_printf(script, " \\\n            %s", word);
 }
@@ -153,7 +146,7 @@ completion_zsh(GString *script, const RpCommand *const *commands)
     for (const RpCommand *const *command = commands; *command != NULL; command++) {
         g_autofree char *summary = escape((*command)->summary);
         g_autofree char *line = g_strdup_printf("%s:%s", (*command)->name, summary);
-        g_autofree char *word = quote(line);
+        g_autofree char *word = g_shell_quote(line);
 
         g_string_append_printf(script, "        %s\n", word);
     }
@@ -178,8 +171,8 @@ static void
 add_fish_option(GString *script, const RpCommand *command, const GOptionEntry *option)
 {
     g_autofree char *values = values_of(option);
-    g_autofree char *quoted = values != NULL ? quote(values) : NULL;
-    g_autofree char *help = quote(option->description);
+    g_autofree char *quoted = values != NULL ? g_shell_quote(values) : NULL;
+    g_autofree char *help = g_shell_quote(option->description);
 
     g_string_append_printf(script, "complete -c roundpipe -n '__roundpipe_command_is %s' -l %s",
                            command->name, option->long_name);
@@ -200,7 +193,7 @@ completion_fish(GString *script, const RpCommand *const *commands)
                             "end\n");
     for (; *commands != NULL; commands++) {
         g_auto(RpCommandOptions) options = rp_command_options(*commands);
-        g_autofree char *summary = quote((*commands)->summary);
+        g_autofree char *summary = g_shell_quote((*commands)->summary);
 
         g_string_append_printf(script,
                                "complete -c roundpipe -n __fish_use_subcommand -f -a %s -d %s\n",
@@ -284,7 +277,7 @@ add_option(GString *page, const GOptionEntry *option)
 }
 
 static void
-add_exit_fp8(GString *page)
+add_exit_status(GString *page)
 {
     g_string_append(page, ".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage.\n");
 }
@@ -309,7 +302,7 @@ manual_command(GString *page, const RpCommand *command)
             g_string_append(page, ".SH OPTIONS FOR EXPERTS\n");
         add_option(page, &g_array_index(options.entries, GOptionEntry, i));
     }
-    add_exit_fp8(page);
+    add_exit_status(page);
     g_string_append(page, ".SH SEE ALSO\n.BR roundpipe (1),\n.BR roundpipe\\-run (5)\n");
 }
 
@@ -337,7 +330,7 @@ manual_overview(GString *page, const RpCommand *const *commands)
     list_commands(page, commands, FALSE);
     g_string_append(page, ".SH COMMANDS FOR EXPERTS\n");
     list_commands(page, commands, TRUE);
-    add_exit_fp8(page);
+    add_exit_status(page);
     g_string_append(page, ".SH SEE ALSO\n.BR roundpipe\\-run (5)\n");
 }
 

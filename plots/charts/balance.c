@@ -52,7 +52,7 @@ append_panel_data(GString *data, const RpProfile *profile, const RpBalancePanel 
 
         rp_text_append(data, "%u %.6f \"%s\" %u\n", i,
                        rp_ms_from_ns(g_array_index(times, gint64, i)), label,
-                       rp_colour_of_task(slot_kind(panel->partition, i)));
+                       rp_task_kind(slot_kind(panel->partition, i))->colour);
     }
     g_string_append(data, "\n\n");
     return balance;
@@ -116,8 +116,8 @@ rp_balance_figure(const char *name, const char *title, const RpProfile *profile,
                        "keyentry with boxes linecolor rgb '#%06x' title 'forward', "
                        "keyentry with boxes linecolor rgb '#%06x' title 'fused', "
                        "keyentry with boxes linecolor rgb '#%06x' title 'backward', ",
-                       rp_colour_of_task(RP_TASK_FORWARD), rp_colour_of_task(RP_TASK_FUSED),
-                       rp_colour_of_task(RP_TASK_BACKWARD));
+                       rp_task_kind(RP_TASK_FORWARD)->colour, rp_task_kind(RP_TASK_FUSED)->colour,
+                       rp_task_kind(RP_TASK_BACKWARD)->colour);
     rp_text_append(script,
                    "keyentry with lines linewidth 1.2 dashtype (5,4) linecolor rgb '#222222' title "
                    "'t_max'\n"

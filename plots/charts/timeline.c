@@ -231,7 +231,7 @@ shade_of(const RpTimelinePanel *panel, const RpTraceRecord *record, RpTaskKind k
         number += number / gpus; /* or a device's stages would all look alike */
     if (number == RP_NONE)
         number = record->layer == RP_NONE ? 0 : record->layer;
-    return rp_colour_lighten(rp_colour_of_task(kind), shares[number % G_N_ELEMENTS(shares)]);
+    return rp_colour_lighten(rp_task_kind(kind)->colour, shares[number % G_N_ELEMENTS(shares)]);
 }
 
 /* ---- labels in the boxes ---- */
@@ -564,7 +564,7 @@ append_legend(Drawing *drawing, const RpTimelinePanel *panels, guint n_panels, g
         kinds[RP_TASK_FORWARD] = kinds[RP_TASK_BACKWARD] = TRUE;
     kinds[RP_TASK_OVERLAP] = FALSE;
     for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
-        const char *title = rp_colour_task_title((RpTaskKind)kind);
+        const char *title = rp_task_kind((RpTaskKind)kind)->title;
 
         if (!kinds[kind] || g_strv_contains(titles, title))
             continue;
@@ -626,8 +626,8 @@ append_script(Drawing *drawing, guint wide, guint left, guint top, double axis_m
         rp_text_append(script,
                        ", \\\n  keyentry with boxes fillstyle solid noborder linecolor rgb '#%06x' "
                        "title '%s'",
-                       rp_colour_of_task(drawing->legend[i]),
-                       rp_colour_task_title(drawing->legend[i]));
+                       rp_task_kind(drawing->legend[i])->colour,
+                       rp_task_kind(drawing->legend[i])->title);
     g_string_append_c(script, '\n');
 }
 

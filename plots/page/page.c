@@ -203,7 +203,7 @@ add_tables(GString *json, gboolean servers)
     for (guint kind = 0; kind < (servers ? RP_N_TASK_KINDS : RP_TASK_REDUCE); kind++) {
         rp_json_object(kinds, NULL);
         rp_json_string(kinds, "name", rp_task_kind_name((RpTaskKind)kind));
-        rp_json_uint(kinds, "colour", rp_colour_of_task((RpTaskKind)kind));
+        rp_json_uint(kinds, "colour", rp_task_kind((RpTaskKind)kind)->colour);
         rp_json_bool(kinds, "action", kind <= RP_TASK_OVERLAP);
         rp_json_end(kinds);
     }
@@ -693,15 +693,15 @@ add_task_key(RpPage *page, const RpPageTrace *traces, guint n)
             there[rp_trace_records(traces[t].trace)[i].kind] = TRUE;
     g_string_append(page->body, "<p class=\"soft\">");
     for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
-        const char *title = rp_colour_task_title((RpTaskKind)kind);
+        const char *title = rp_task_kind((RpTaskKind)kind)->title;
         gboolean said = FALSE;
 
         for (guint before = 0; before < kind; before++)
-            said |= there[before] && g_str_equal(rp_colour_task_title((RpTaskKind)before), title);
+            said |= there[before] && g_str_equal(rp_task_kind((RpTaskKind)before)->title, title);
         if (there[kind] && !said)
             g_string_append_printf(page->body,
                                    "<span class=\"key\" style=\"background:#%06x\"></span>%s",
-                                   rp_colour_of_task((RpTaskKind)kind), title);
+                                   rp_task_kind((RpTaskKind)kind)->colour, title);
     }
     g_string_append(page->body, "</p>\n");
 }
