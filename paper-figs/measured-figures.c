@@ -361,6 +361,7 @@ add_bar(RpBarChart *chart, const char *group, const RpMeasured *row, const RpMea
         .label = row->consistency,
         .values = {seconds},
         .marker = rp_measured_predicted_seconds(row),
+        .colour = blocking ? RP_COLOUR_VERMILLION : RP_COLOUR_GREEN,
     };
 
     rp_text_append(text, "%.3f", seconds);
@@ -368,7 +369,7 @@ add_bar(RpBarChart *chart, const char *group, const RpMeasured *row, const RpMea
         rp_text_append(text, "  (%+.3f s, %+.1f %%)", seconds - rp_measured_seconds(events),
                        100 * (seconds / rp_measured_seconds(events) - 1));
     bar.text = text->str;
-    rp_bar_chart_add_coloured(chart, &bar, blocking ? RP_COLOUR_VERMILLION : RP_COLOUR_GREEN);
+    rp_bar_chart_add(chart, &bar);
 }
 
 gboolean

@@ -247,15 +247,20 @@ rp_paper_figure_16(RpPaper *paper, const char *name, GPtrArray *figures, GError 
         g_autoptr(GString) text = g_string_new(NULL);
         rp_text_append(text, "%.2f  (+%.2f s)", seconds[1], seconds[1] - seconds[0]);
         RpBarRow rows[] = {
-            {.group = model->trained, .label = "events", .values = {seconds[0]}, .marker = NAN},
+            {.group = model->trained,
+             .label = "events",
+             .values = {seconds[0]},
+             .marker = NAN,
+             .colour = RP_COLOUR_GREEN},
             {.group = model->trained,
              .label = "blocking",
              .values = {seconds[1]},
              .marker = NAN,
-             .text = text->str},
+             .text = text->str,
+             .colour = RP_COLOUR_VERMILLION},
         };
-        rp_bar_chart_add_coloured(chart, &rows[0], RP_COLOUR_GREEN);
-        rp_bar_chart_add_coloured(chart, &rows[1], RP_COLOUR_VERMILLION);
+        rp_bar_chart_add(chart, &rows[0]);
+        rp_bar_chart_add(chart, &rows[1]);
     }
     rp_paper_add_bars(
         paper, figures, chart,

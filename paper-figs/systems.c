@@ -330,9 +330,10 @@ add_model(RpBarChart *chart, const Server *server, guint model, const RpSystem *
                            : 0,
             .marker = 100 * cells[i].published / largest,
             .text = text,
+            .colour = colour_of(systems[i]),
         };
 
-        rp_bar_chart_add_coloured(chart, &row, colour_of(systems[i]));
+        rp_bar_chart_add(chart, &row);
     }
 }
 

@@ -88,21 +88,20 @@ ended_early(GSubprocess *process, const GError *problem)
            g_subprocess_wait(process, NULL, NULL) && !g_subprocess_get_successful(process);
 }
 
-/* Reports a @process that did not succeed; @text is its output, or %NULL. */
-static void
-set_failure(GSubprocess *process, char *text, GError **error)
+/* Reports a @process that did not succeed; @text is its output, or %NULL. Returns: %FALSE */
+static gboolean
+fail(GSubprocess *process, char *text, GError **error)
 {
     const char *said = text != NULL && *g_strstrip(text) ? text : NULL;
-    int number = 0;
 
-    if (!g_subprocess_get_if_signaled(process)) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot failed: %s",
-                    said != NULL ? said : "no message");
-        return;
-    }
-    number = g_subprocess_get_term_sig(process);
-    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot was ended by signal %d (%s)%s%s",
-                number, g_strsignal(number), said != NULL ? ": " : "", said != NULL ? said : "");
+    if (!g_subprocess_get_if_signaled(process))
+        return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "gnuplot failed: %s",
+                       said != NULL ? said : "no message");
+    const int number = g_subprocess_get_term_sig(process);
+
+    return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW,
+                   "gnuplot was ended by signal %d (%s)%s%s", number, g_strsignal(number),
+                   said != NULL ? ": " : "", said != NULL ? said : "");
 }
 
 /* Ends a process that gives no answer. */
@@ -191,10 +190,8 @@ run(const char *directory, const char *commands, char **messages, GError **error
     if (!answered && !(process != NULL && ended_early(process, local)))
         return rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DRAW, "cannot run gnuplot: %s",
                        local->message);
-    if (!g_subprocess_get_successful(process)) {
-        set_failure(process, text, error);
-        return FALSE;
-    }
+    if (!g_subprocess_get_successful(process))
+        return fail(process, text, error);
     *messages = g_steal_pointer(&text);
     return TRUE;
 }

@@ -15,16 +15,6 @@
 /* Rows that stay empty around a heading. */
 #define HEADING 1.15
 
-typedef struct {
-    char *group;
-    char *label;
-    char *text;
-    double values[RP_BAR_MAX_PARTS];
-    double hatched;
-    double marker;
-    RpColour colour;
-} Row;
-
 struct _RpBarChart {
     RpFigureStyle style;
     char *name;
@@ -37,17 +27,17 @@ struct _RpBarChart {
     guint n_parts;
     char *part_titles[RP_BAR_MAX_PARTS];
     RpColour part_colours[RP_BAR_MAX_PARTS];
-    GPtrArray *rows; /* Row */
+    GPtrArray *rows; /* RpBarRow */
 };
 
 static void
 free_row(gpointer data)
 {
-    Row *row = data;
+    RpBarRow *row = data;
 
-    g_free(row->group);
-    g_free(row->label);
-    g_free(row->text);
+    g_free((gpointer)row->group);
+    g_free((gpointer)row->label);
+    g_free((gpointer)row->text);
     g_free(row);
 }
 
@@ -120,28 +110,19 @@ rp_bar_chart_set_hatched_title(RpBarChart *chart, const char *title)
 }
 
 void
-rp_bar_chart_add_coloured(RpBarChart *chart, const RpBarRow *source, RpColour colour)
+rp_bar_chart_add(RpBarChart *chart, const RpBarRow *source)
 {
-    Row *row = g_new0(Row, 1);
+    RpBarRow *row = g_memdup2(source, sizeof *source);
 
     row->group = g_strdup(source->group);
     row->label = g_strdup(source->label);
     row->text = g_strdup(source->text);
-    memcpy(row->values, source->values, sizeof row->values);
-    row->hatched = source->hatched;
-    row->marker = source->marker;
-    row->colour = colour;
+    row->colour = source->colour != 0 ? source->colour : chart->part_colours[0];
     g_ptr_array_add(chart->rows, row);
 }
 
-void
-rp_bar_chart_add(RpBarChart *chart, const RpBarRow *row)
-{
-    rp_bar_chart_add_coloured(chart, row, chart->part_colours[0]);
-}
-
 static double
-row_total(const RpBarChart *chart, const Row *row)
+row_total(const RpBarChart *chart, const RpBarRow *row)
 {
     double total = 0;
 
@@ -155,14 +136,14 @@ enum { COLUMN_Y = 1, COLUMN_LABEL, COLUMN_COLOUR, COLUMN_FIRST_PART };
 
 /* Where the text behind a bar begins. */
 static double
-row_end(const RpBarChart *chart, const Row *row)
+row_end(const RpBarChart *chart, const RpBarRow *row)
 {
     return fmax(row_total(chart, row), isfinite(row->marker) ? row->marker : 0);
 }
 
 /* Returns: width of the text behind it, pixels. */
 static double
-append_row(const RpBarChart *chart, GString *data, const Row *row, double y, gboolean narrow)
+append_row(const RpBarChart *chart, GString *data, const RpBarRow *row, double y, gboolean narrow)
 {
     double total = row_total(chart, row);
     g_autofree char *label = rp_gnuplot_quote_datum(row->label);
@@ -209,7 +190,7 @@ append_rows(const RpBarChart *chart, RpFigure *figure, double *axis)
                        chart->part_titles[i] != NULL ? chart->part_titles[i] : "value");
     rp_text_append(data, " total hatched marker text_at text\n# %s\n", chart->axis);
     for (guint i = 0; i < chart->rows->len; i++) {
-        const Row *row = g_ptr_array_index(chart->rows, i);
+        const RpBarRow *row = g_ptr_array_index(chart->rows, i);
 
         if (row->group != NULL && (group == NULL || strcmp(row->group, group) != 0)) {
             g_autofree char *heading = rp_gnuplot_quote(row->group);
@@ -235,7 +216,7 @@ static gboolean
 has_part(const RpBarChart *chart, guint part)
 {
     for (guint i = 0; i < chart->rows->len; i++)
-        if (((const Row *)g_ptr_array_index(chart->rows, i))->values[part] > 0)
+        if (((const RpBarRow *)g_ptr_array_index(chart->rows, i))->values[part] > 0)
             return TRUE;
     return FALSE;
 }
@@ -244,7 +225,7 @@ static gboolean
 has_hatched(const RpBarChart *chart)
 {
     for (guint i = 0; chart->hatched_title != NULL && i < chart->rows->len; i++)
-        if (((const Row *)g_ptr_array_index(chart->rows, i))->hatched > 0)
+        if (((const RpBarRow *)g_ptr_array_index(chart->rows, i))->hatched > 0)
             return TRUE;
     return FALSE;
 }
@@ -253,7 +234,7 @@ static gboolean
 has_marker(const RpBarChart *chart)
 {
     for (guint i = 0; chart->marker_title != NULL && i < chart->rows->len; i++)
-        if (isfinite(((const Row *)g_ptr_array_index(chart->rows, i))->marker))
+        if (isfinite(((const RpBarRow *)g_ptr_array_index(chart->rows, i))->marker))
             return TRUE;
     return FALSE;
 }
@@ -338,7 +319,7 @@ rp_bar_chart_figure(const RpBarChart *chart)
     guint groups = 0;
     const char *group = NULL;
     for (guint i = 0; i < chart->rows->len; i++) {
-        const Row *row = g_ptr_array_index(chart->rows, i);
+        const RpBarRow *row = g_ptr_array_index(chart->rows, i);
 
         groups += row->group != NULL && (group == NULL || strcmp(row->group, group) != 0) ? 1 : 0;
         group = row->group != NULL ? row->group : group;
@@ -385,16 +366,16 @@ rp_bubble_chart_add(RpBarChart *chart, const char *group, const char *label, con
                     double published)
 {
     g_autofree char *text = rp_text_percent(bubble->ratio);
-    RpBarRow row = {
+    const RpBarRow row = {
         .group = group,
         .label = label,
         .values = {100 * bubble->fill, 100 * bubble->switch_, 100 * bubble->drain,
                    100 * bubble->intra},
         .hatched = 100 * bubble->comm_exposed,
         .marker = published,
+        .text = text,
     };
 
-    row.text = text;
     rp_bar_chart_add(chart, &row);
 }
 
@@ -403,13 +384,13 @@ rp_bubble_chart_add_steady(RpBarChart *chart, const char *group, const char *lab
                            const RpSteady *steady, double published)
 {
     g_autofree char *text = rp_text_percent(steady->ratio);
-    RpBarRow row = {
+    const RpBarRow row = {
         .group = group,
         .label = label,
         .values = {0, 0, 0, 0, 100 * steady->ratio},
         .marker = published,
+        .text = text,
     };
 
-    row.text = text;
     rp_bar_chart_add(chart, &row);
 }

@@ -32,6 +32,7 @@ typedef struct {
     double marker;                   /* another source's figure for the same; NAN = none */
     const char *text; /* behind the bar; %NULL = its length. If space is short, up to its first
                          semicolon or parenthesis */
+    RpColour colour;  /* charts of one part; 0 = the part's */
 } RpBarRow;
 
 typedef struct _RpBarChart RpBarChart;
@@ -51,8 +52,6 @@ void rp_bar_chart_set_marker_title(RpBarChart *chart, const char *title);
 void rp_bar_chart_set_hatched_title(RpBarChart *chart, const char *title);
 
 void rp_bar_chart_add(RpBarChart *chart, const RpBarRow *row);
-/* The same with its own colour (charts of one part). */
-void rp_bar_chart_add_coloured(RpBarChart *chart, const RpBarRow *row, RpColour colour);
 
 /* (transfer full); its height follows from the rows */
 RpFigure *rp_bar_chart_figure(const RpBarChart *chart);

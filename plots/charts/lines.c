@@ -28,11 +28,6 @@ typedef struct {
     double *y;
 } Series;
 
-typedef struct {
-    char *title;
-    double y;
-} Level;
-
 struct _RpLineChart {
     RpFigureStyle style;
     char *name;
@@ -47,7 +42,7 @@ struct _RpLineChart {
     double x_low, x_high;
     double y_low, y_high;
     GPtrArray *series; /* Series; n = 0: an explanation */
-    GPtrArray *levels; /* Level */
+    GPtrArray *levels; /* Series, of one y */
 };
 
 static void
@@ -61,15 +56,6 @@ free_series(gpointer data)
     g_free(series);
 }
 
-static void
-free_level(gpointer data)
-{
-    Level *level = data;
-
-    g_free(level->title);
-    g_free(level);
-}
-
 RpLineChart *
 rp_line_chart_new(const char *name, const char *title, const char *x_title, const char *y_title)
 {
@@ -80,7 +66,7 @@ rp_line_chart_new(const char *name, const char *title, const char *x_title, cons
     chart->x_title = g_strdup(x_title);
     chart->y_title = g_strdup(y_title);
     chart->series = g_ptr_array_new_with_free_func(free_series);
-    chart->levels = g_ptr_array_new_with_free_func(free_level);
+    chart->levels = g_ptr_array_new_with_free_func(free_series);
     chart->tics = g_array_new(FALSE, FALSE, sizeof(double));
     return chart;
 }
@@ -148,19 +134,22 @@ rp_line_chart_set_y_range(RpLineChart *chart, double low, double high)
     chart->y_high = high;
 }
 
+static void
+add(GPtrArray *to, const char *title, RpColour colour, RpLineStyle style, const double *x,
+    const double *y, guint n)
+{
+    const Series series = {
+        g_strdup(title), colour, style, n, g_memdup2(x, n * sizeof *x), g_memdup2(y, n * sizeof *y),
+    };
+
+    g_ptr_array_add(to, g_memdup2(&series, sizeof series));
+}
+
 void
 rp_line_chart_add(RpLineChart *chart, const char *title, RpColour colour, RpLineStyle style,
                   const double *x, const double *y, guint n)
 {
-    Series *series = g_new0(Series, 1);
-
-    series->title = g_strdup(title);
-    series->colour = colour;
-    series->style = style;
-    series->n = n;
-    series->x = g_memdup2(x, n * sizeof *x);
-    series->y = g_memdup2(y, n * sizeof *y);
-    g_ptr_array_add(chart->series, series);
+    add(chart->series, title, colour, style, x, y, n);
 }
 
 void
@@ -172,11 +161,7 @@ rp_line_chart_explain(RpLineChart *chart, const char *title, RpLineStyle style)
 void
 rp_line_chart_add_level(RpLineChart *chart, const char *title, double y)
 {
-    Level *level = g_new0(Level, 1);
-
-    level->title = g_strdup(title);
-    level->y = y;
-    g_ptr_array_add(chart->levels, level);
+    add(chart->levels, title, 0, RP_LINE_DASHED, &y, &y, 1);
 }
 
 /* Beside a narrow plot stands a letter for it, which the legend explains: "a" */
@@ -189,7 +174,7 @@ level_letter(guint i)
 static char *
 level_entry(const RpLineChart *chart, guint i)
 {
-    const Level *level = g_ptr_array_index(chart->levels, i);
+    const Series *level = g_ptr_array_index(chart->levels, i);
     g_autofree char *letter = level_letter(i);
 
     return g_strdup_printf("%s: %s", letter, level->title);
@@ -295,7 +280,7 @@ static void
 append_levels(const RpLineChart *chart, gboolean narrow, GString *script)
 {
     for (guint i = 0; i < chart->levels->len; i++) {
-        const Level *level = g_ptr_array_index(chart->levels, i);
+        const Series *level = g_ptr_array_index(chart->levels, i);
         g_autofree char *shown = narrow ? level_letter(i) : g_strdup(level->title);
         g_autofree char *title = rp_gnuplot_quote(shown);
 
@@ -303,7 +288,7 @@ append_levels(const RpLineChart *chart, gboolean narrow, GString *script)
                        "set arrow from graph 0, first %.9g to graph 1, first %.9g nohead "
                        "linewidth 1 dashtype (4,4) linecolor rgb '#555555'\n"
                        "set label %s at graph 1, first %.9g left offset 0.6,0 font font_small\n",
-                       level->y, level->y, title, level->y);
+                       *level->y, *level->y, title, *level->y);
     }
 }
 
@@ -336,7 +321,7 @@ right_width(const RpLineChart *chart)
             width = fmax(width, 52 + 7.4 * (double)g_utf8_strlen(series->title, -1));
     }
     for (guint i = 0; i < chart->levels->len; i++) {
-        const Level *level = g_ptr_array_index(chart->levels, i);
+        const Series *level = g_ptr_array_index(chart->levels, i);
 
         width = fmax(width, 14 + 6.8 * (double)g_utf8_strlen(level->title, -1));
     }
