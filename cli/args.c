@@ -373,11 +373,8 @@ take_count(const char *option, const char *text, int *count, GError **error)
     g_autofree char *found =
         is_number ? g_strdup_printf("%" G_GINT64_FORMAT, number) : rp_quote(text);
 
-    if (error != NULL && *error == NULL)
-        g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE,
-                    "--%s: expected a number of 1 or more, found %s%s", option, found,
-                    number > G_MAXINT ? ", which is out of range" : "");
-    return FALSE;
+    return rp_cli_refuse(error, "--%s: expected a number of 1 or more, found %s%s", option, found,
+                         number > G_MAXINT ? ", which is out of range" : "");
 }
 
 static gboolean

@@ -7,23 +7,12 @@
 #include "core/catalogue/server-network.h"
 #include "core/profile/box.h"
 
-/* GB/s: more is a slip of the hand. */
-#define MOST_RATE 1e6
 #define MOST_CARDS 4096
 
 /* GB/s; 0: not given. */
 typedef struct {
     double pcie, host;
 } Links;
-
-static double
-read_rate(const char *text)
-{
-    char *end = NULL;
-    const double rate = g_ascii_strtod(text, &end);
-
-    return end != text && *end == '\0' && rate > 0 && rate <= MOST_RATE ? rate : 0;
-}
 
 /* "4x8" */
 static double
@@ -46,7 +35,7 @@ read_links(const RpBoxArgs *box, Links *links, GError **error)
     if (box->pcie != NULL) {
         links->pcie = read_generation(box->pcie);
         if (links->pcie == 0)
-            links->pcie = read_rate(box->pcie);
+            links->pcie = rp_cli_parse_positive(box->pcie);
         if (links->pcie == 0)
             return rp_cli_refuse(error,
                                  "--pcie: expected a generation from 3 to 6 and 1, 2, 4, 8 or 16 "
@@ -54,7 +43,7 @@ read_links(const RpBoxArgs *box, Links *links, GError **error)
                                  box->pcie);
     }
     if (box->host_bandwidth != NULL) {
-        links->host = read_rate(box->host_bandwidth);
+        links->host = rp_cli_parse_positive(box->host_bandwidth);
         if (links->host == 0)
             return rp_cli_refuse(error, "--host-bandwidth: expected GB/s, as 80, found \"%s\"",
                                  box->host_bandwidth);

@@ -127,6 +127,9 @@ gboolean rp_cli_check_lora(const RpModel *model, guint rank, char **targets,
 gboolean rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64 *end,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* A number above 0 and up to 1e6: more is a slip of the hand. Returns: 0: it is none */
+double rp_cli_parse_positive(const char *text);
+
 /* A size such as 24GiB, 800GB, 1.5TiB or plain bytes. Errors: RP_CLI_ERROR_USAGE */
 gboolean rp_cli_parse_bytes(const char *option, const char *text, guint64 *bytes,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -140,6 +140,15 @@ rp_cli_parse_range(const char *option, const char *text, guint64 *first, guint64
                          option, found);
 }
 
+double
+rp_cli_parse_positive(const char *text)
+{
+    char *end = NULL;
+    const double number = g_ascii_strtod(text, &end);
+
+    return end != text && *end == '\0' && number > 0 && number <= 1e6 ? number : 0;
+}
+
 gboolean
 rp_cli_parse_bytes(const char *option, const char *text, guint64 *bytes, GError **error)
 {

@@ -13,7 +13,7 @@
 
 /* ---- values ---- */
 
-static void
+static gboolean
 fail_value(const RpRunValue *value, GError **error)
 {
     g_autofree char *expected = rp_setting_expects(value->setting);
@@ -21,9 +21,9 @@ fail_value(const RpRunValue *value, GError **error)
     g_autofree const char **names = rp_setting_names(value->setting);
     const char *near = rp_nearest_name(value->text, names);
 
-    rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE, "expected %s, found %s%s%s%s", expected,
-                      found, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
-                      near != NULL ? "\"?" : "");
+    return rp_run_value_fail(value, error, RP_RUN_ERROR_VALUE, "expected %s, found %s%s%s%s",
+                             expected, found, near != NULL ? "; did you mean \"" : "",
+                             near != NULL ? near : "", near != NULL ? "\"?" : "");
 }
 
 /* A setting that has no default and need not be given is unset if its text is empty. */
@@ -46,10 +46,8 @@ store_value(RpRunValue *value, const char *name, RpRunSpec *run, GError **error)
     }
     if (value->text == NULL)
         return TRUE;
-    if (!rp_setting_store(setting, value->text, run)) {
-        fail_value(value, error);
-        return FALSE;
-    }
+    if (!rp_setting_store(setting, value->text, run))
+        return fail_value(value, error);
     if (setting->type == RP_SETTING_WHOLE &&
         g_ascii_string_to_signed(value->text, 10, G_MININT64, G_MAXINT64, &number, NULL)) {
         g_free(value->text);

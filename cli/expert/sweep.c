@@ -484,7 +484,6 @@ draw_picture(Drawing *drawing, const RpFigureStyle *style, const char *path, GEr
 #define DEFAULT_OUTPUT "sweep.csv"
 /* Rows that people see; the file has all. */
 #define MOST_SHOWN 40
-#define MOST_PRICE 1e6
 
 /* One price of each card, or one for all. @prices: (out) (transfer full): %NULL where none is given */
 static gboolean
@@ -503,12 +502,9 @@ read_prices(const char *text, const RpSweepGrid *grid, double **prices, GError *
     *prices = g_new0(double, n);
     for (guint i = 0; i < n; i++) {
         const char *word = words[given == 1 ? 0 : i];
-        char *end = NULL;
 
-        const double price = g_ascii_strtod(word, &end);
-
-        (*prices)[i] = price;
-        if (end != word && *end == '\0' && price > 0 && price <= MOST_PRICE)
+        (*prices)[i] = rp_cli_parse_positive(word);
+        if ((*prices)[i] > 0)
             continue;
         g_autofree char *shown = rp_quote(word);
 

@@ -106,8 +106,6 @@ rp_cli_load_entries(char **paths, const char *profiles_dir, const RpArgs *args, 
     "compute_ms,wait_ms,collectives_ms,copies_ms,optimizer_ms,tokens_per_s,"                       \
     "dollars_per_billion_tokens,longest_sequence,error"
 #define ALL "all"
-/* Dollars an hour: more is a slip of the hand. */
-#define MOST_PRICE 1e6
 #define S_PER_HOUR 3600
 #define BILLION 1e9
 
@@ -156,15 +154,9 @@ rp_cli_check_no_systems(const RpArgs *args, GError **error)
 static gboolean
 read_price(const char *text, double *price, GError **error)
 {
-    char *end = NULL;
-
-    *price = 0;
-    if (text == NULL)
-        return TRUE;
-    *price = g_ascii_strtod(text, &end);
-    if (end != text && *end == '\0' && *price > 0 && *price <= MOST_PRICE)
-        return TRUE;
-    return rp_cli_refuse(error, "--price: expected dollars an hour, as 2.32, found \"%s\"", text);
+    *price = text != NULL ? rp_cli_parse_positive(text) : 0;
+    return text == NULL || *price > 0 ||
+           rp_cli_refuse(error, "--price: expected dollars an hour, as 2.32, found \"%s\"", text);
 }
 
 static gboolean
