@@ -119,7 +119,7 @@ report_disk(RpReport *report, const RpTrainJob *job)
     const guint64 most_bytes = counted ? most * bytes : 0;
     guint64 left = 0, copy_bytes;
     const gboolean beside = rp_train_saves_beside(job, &copy_bytes);
-    g_autofree char *disk = rp_train_existing_directory(run->output);
+    g_autofree char *disk = rp_file_existing_directory(run->output);
     const gboolean known = rp_checkpoint_free_bytes(disk, &left);
     g_autofree char *each = rp_cli_format_bytes(bytes);
     g_autofree char *all = rp_cli_format_bytes(most_bytes);

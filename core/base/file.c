@@ -138,6 +138,20 @@ compare_names(gconstpointer a, gconstpointer b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+char *
+rp_file_existing_directory(const char *path)
+{
+    char *directory = g_strdup(path);
+
+    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
+        char *above = g_path_get_dirname(directory);
+
+        g_free(directory);
+        directory = above;
+    }
+    return directory;
+}
+
 GPtrArray *
 rp_file_list(const char *path, GError **error)
 {

@@ -48,6 +48,9 @@ gboolean rp_file_is_pointer(const void *bytes, gsize length);
     "found a pointer of git-lfs in its place; `git lfs pull` in its folder, or `hf download`, "    \
     "fetches it"
 
+/* @path, or the nearest directory above it that is there. (transfer full) */
+char *rp_file_existing_directory(const char *path);
+
 /**
  * rp_file_list:
  *

@@ -246,26 +246,12 @@ check_empty(const RpRunSpec *run, const RpTrainHow *how, GError **error)
     return FALSE;
 }
 
-char *
-rp_train_existing_directory(const char *output)
-{
-    char *directory = g_strdup(output);
-
-    while (!g_file_test(directory, G_FILE_TEST_EXISTS)) {
-        char *above = g_path_get_dirname(directory);
-
-        g_free(directory);
-        directory = above;
-    }
-    return directory;
-}
-
 /* The directory, or the nearest one above it that exists, takes new files: seen before anything
  * long is done, and nothing of it stays. */
 static gboolean
 check_output(const RpRunSpec *run, GError **error)
 {
-    g_autofree char *directory = rp_train_existing_directory(run->output);
+    g_autofree char *directory = rp_file_existing_directory(run->output);
     g_autofree char *probe = g_build_filename(directory, ".roundpipe-XXXXXX", NULL);
 
     if (g_mkdtemp(probe) != NULL) {

@@ -5,6 +5,7 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "core/base/units.h"
 #include "exec/system/memory-limit.h"
 #include "run/train/train.h"
@@ -56,7 +57,7 @@ rp_train_agree_start(RpServers *servers, const RpRunSpec *run, const RpTrainHow 
 static char *
 make_probe(const char *output, gboolean *made)
 {
-    g_autofree char *directory = rp_train_existing_directory(output);
+    g_autofree char *directory = rp_file_existing_directory(output);
     g_autofree char *probe = g_build_filename(directory, ".servers-XXXXXX", NULL);
 
     *made = g_mkdtemp_full(probe, 0777) != NULL;

@@ -187,9 +187,6 @@ gboolean rp_train_check_no_input(const char *option, const char *path, const RpR
 
 /* ---- output.c ---- */
 
-/* The directory, or the nearest above it that is there. (transfer full) */
-char *rp_train_existing_directory(const char *output);
-
 /* A @path (nullable) that @option would write is none of the files that the run writes into the
  * output directory. Errors: G_FILE_ERROR_EXIST */
 gboolean rp_train_check_no_output(const char *option, const char *path, const RpRunSpec *run,

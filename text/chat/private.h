@@ -77,6 +77,3 @@ gboolean rp_chat_render_messages(const RpChat *chat, const RpRecord *record, gui
 /* The text that the template writes to ask for an answer, as a short chat shows it. (transfer
  * full); NULL: not known */
 GString *rp_chat_find_prompt(const RpChat *chat, const RpDict *variables, gboolean tools);
-/* Text and spans of a chat. */
-gboolean rp_chat_find_turns(const RpChat *chat, const RpRecord *record, RpChatText *text,
-                            GError **error);
