@@ -26,6 +26,21 @@ typedef struct {
     guint borders[]; /* up, then down; behind them the marks */
 } Known;
 
+/*
+ * Ends of a slot's first and last action; those between are not computed. A slot's actions take equally long, d, so
+ *
+ *   end(m) = max(lane + (m + 1) d, max over k <= m: ready(k) + (m - k + 1) d)
+ *
+ * Where ready is convex in m, as ends of slots before are, ready(k) - k d is largest at k = 0 or m:
+ *
+ *   end(m) = max(max(lane, ready(0)) + (m + 1) d, ready(m) + d)
+ *
+ * which is convex again. The first slot's ends are a straight line.
+ */
+typedef struct {
+    gint64 first_ns, last_ns;
+} Ends;
+
 /* A slot of a round, ready to run. */
 typedef struct {
     gint64 duration_ns;
@@ -46,9 +61,8 @@ struct _RpRecurrence {
     gint64 *saving; /* of a backward stage that ends before an index */
     /* of the cut that runs */
     Slot *slots;
-    guint n_slots, n_forward;
-    gint64 *ends; /* [row * M_R + m]: rows of the forward slots, then two for the others */
-    gsize ends_size;
+    guint n_slots;
+    Ends *ends;       /* by slot of the round that runs */
     gint64 *lasts[3]; /* [iteration mod 3][slot]: end of its last action */
     gint64 *lanes;    /* by device: end of its last action, ns */
     gint64 *left;     /* by device: work that has not run */
@@ -93,6 +107,7 @@ rp_recurrence_new(const RpProfile *profile, const RpPlanOptions *options)
         recurrence->saving[l + 1] = rp_layer_saving_ns(layer);
     }
     recurrence->slots = g_new0(Slot, 2 * n + 1);
+    recurrence->ends = g_new0(Ends, 2 * n + 1);
     recurrence->tails = g_new0(gint64, 2 * n + 1);
     for (guint i = 0; i < 3; i++)
         recurrence->lasts[i] = g_new0(gint64, 2 * n + 1);
@@ -169,7 +184,6 @@ lay_slots(RpRecurrence *recurrence, const RpCut *cut)
 {
     guint stash = cut->n_forward, maker = 0, from = 0;
 
-    recurrence->n_forward = cut->n_forward;
     recurrence->n_slots = rp_cut_slots(cut);
     for (guint b = 0; b < cut->n_backward; b++) {
         const guint first = cut->down[b + 1], end = cut->down[b];
@@ -219,29 +233,14 @@ lay_slots(RpRecurrence *recurrence, const RpCut *cut)
     }
 }
 
-/* The actions of one slot. @from, @stash: ends of those that it waits for, or NULL. */
-static gint64
-run_slot(gint64 lane, const gint64 *from, gint64 from_ns, const gint64 *stash, gint64 stash_ns,
-         gint64 duration_ns, guint n, gint64 *ends)
+/* The @n actions of one slot on a device that is free at @lane_ns. @ready: when the first and the last may start */
+static inline Ends
+run_slot(gint64 lane_ns, const Ends *ready, gint64 duration_ns, guint n)
 {
-    if (from == NULL) {
-        for (guint m = 0; m < n; m++)
-            ends[m] = lane += duration_ns;
-    } else if (stash == NULL) {
-        for (guint m = 0; m < n; m++) {
-            const gint64 ready = from[m] + from_ns;
+    const gint64 start_ns = MAX(lane_ns, ready->first_ns);
 
-            ends[m] = lane = MAX(lane, ready) + duration_ns;
-        }
-    } else {
-        for (guint m = 0; m < n; m++) {
-            const gint64 delivered = from[m] + from_ns, stored = stash[m] + stash_ns;
-            const gint64 ready = MAX(delivered, stored);
-
-            ends[m] = lane = MAX(lane, ready) + duration_ns;
-        }
-    }
-    return lane;
+    return (Ends){start_ns + duration_ns,
+                  MAX(start_ns + n * duration_ns, ready->last_ns + duration_ns)};
 }
 
 /* No less than @bound_ns, as the actions until now have shown. Returns: whether that is above @most_ns */
@@ -264,32 +263,39 @@ run_round(RpRecurrence *recurrence, const RpSpan *span, guint first_gpu, guint i
           gint64 most_ns, gint64 *start_ns)
 {
     const guint n = span->round;
-    const guint n_forward = recurrence->n_forward;
     const gint64 *waited = iteration >= 2 ? recurrence->lasts[(iteration - 2) % 3] : NULL;
     gint64 *last = recurrence->lasts[iteration % 3];
-    gint64 *ends = NULL;
+    const gint64 hop_ns = recurrence->hop_ns;
     guint gpu = first_gpu;
 
     for (guint i = 0; i < recurrence->n_slots; i++) {
         const Slot *slot = &recurrence->slots[i];
-        const gint64 *from = ends;
-        const gint64 *stash =
-            slot->stash != RP_NONE ? recurrence->ends + (gsize)slot->stash * n : NULL;
-        const gint64 hop_ns = recurrence->hop_ns;
-        /* the same device: no hop */
-        const gint64 stash_hop_ns =
-            stash != NULL && (i - slot->stash) % recurrence->gpus == 0 ? 0 : hop_ns;
         gint64 lane = recurrence->lanes[gpu];
+        Ends ready = {lane, lane};
 
-        ends = recurrence->ends + (gsize)(i < n_forward ? i : n_forward + (i - n_forward) % 2) * n;
         if (recurrence->async && waited != NULL && slot->weight_slot != RP_NONE)
             for (guint w = slot->weight_from; w <= slot->weight_slot; w++)
                 lane = MAX(lane, waited[w]);
-        const gint64 early_ns = slot->lead_ns + (i > 0 ? slot[-1].weight_ns : 0);
-        lane = run_slot(lane, from, hop_ns - early_ns, stash, stash_hop_ns, slot->duration_ns, n,
-                        ends);
+        if (i > 0) {
+            const Ends *from = &recurrence->ends[i - 1];
+            const gint64 late_ns = hop_ns - slot->lead_ns - slot[-1].weight_ns;
+
+            ready = (Ends){from->first_ns + late_ns, from->last_ns + late_ns};
+        }
+        if (slot->stash != RP_NONE) {
+            const Ends *stash = &recurrence->ends[slot->stash];
+            /* the same device: no hop */
+            const gint64 late_ns = (i - slot->stash) % recurrence->gpus == 0 ? 0 : hop_ns;
+
+            ready = (Ends){MAX(ready.first_ns, stash->first_ns + late_ns),
+                           MAX(ready.last_ns, stash->last_ns + late_ns)};
+        }
+        const Ends ends = run_slot(lane, &ready, slot->duration_ns, n);
+
+        recurrence->ends[i] = ends;
+        lane = ends.last_ns;
         recurrence->lanes[gpu] = lane;
-        *start_ns = MIN(*start_ns, ends[0] - slot->duration_ns);
+        *start_ns = MIN(*start_ns, ends.first_ns - slot->duration_ns);
         last[i] = MAX(last[i], lane);
         recurrence->left[gpu] -= n * slot->duration_ns;
         recurrence->actions += n;
@@ -540,12 +546,6 @@ keep(RpRecurrence *recurrence, guint64 hash, const RpCut *cut, const RpSpan *spa
 static gint64
 compute(RpRecurrence *recurrence, const RpCut *cut, const RpSpan *span, gint64 most_ns)
 {
-    const gsize size = ((gsize)cut->n_forward + 2) * span->round;
-
-    if (size > recurrence->ends_size) {
-        recurrence->ends = g_renew(gint64, recurrence->ends, size);
-        recurrence->ends_size = size;
-    }
     lay_slots(recurrence, cut);
     recurrence->actions += (guint64)recurrence->n_slots * SLOT_OVERHEAD;
     memset(recurrence->lanes, 0, recurrence->gpus * sizeof *recurrence->lanes);

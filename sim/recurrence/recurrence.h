@@ -1,6 +1,6 @@
 /**
  * The time of a dispatched partition in `compute` fidelity, without a plan: the recurrence that
- * rp_simulate() computes, over slots x M_R, 1 to 2 ns an action.
+ * rp_simulate() computes, over the slots of each round.
  *
  *   start(i, m) = max(end(i, m-1), end(i-1, m) + hop - lead(i), stash of i, m + hop)
  *   end(i, m)   = start(i, m) + duration(i)
