@@ -17,13 +17,14 @@ rp_plan_network_free(RpPlanNetwork *network)
     rp_weights_free(network->weights);
     g_strfreev(network->targets);
     g_free(network->name);
+    g_hash_table_unref(network->sized);
+    g_mutex_clear(&network->lock);
     g_free(network);
 }
 
 static RpProfile *
-make_sizes(guint sequences, guint tokens, gpointer user_data)
+size(const RpPlanNetwork *plan, guint sequences, guint tokens)
 {
-    const RpPlanNetwork *plan = user_data;
     RpNetworkOptions options = plan->options;
 
     options.sequences = sequences;
@@ -40,6 +41,28 @@ make_sizes(guint sequences, guint tokens, gpointer user_data)
     profile->links.h2d_bytes_per_s = 1;
     profile->links.d2h_bytes_per_s = 1;
     return profile;
+}
+
+/* Rows of a comparison ask from threads. */
+static RpProfile *
+make_sizes(guint sequences, guint tokens, gpointer user_data)
+{
+    RpPlanNetwork *plan = user_data;
+    const gint64 key = (gint64)sequences << 32 | tokens;
+
+    g_mutex_lock(&plan->lock);
+    const RpProfile *known = g_hash_table_lookup(plan->sized, &key);
+
+    if (known == NULL) {
+        RpProfile *sized = size(plan, sequences, tokens);
+
+        g_hash_table_insert(plan->sized, g_memdup2(&key, sizeof key), sized);
+        known = sized;
+    }
+    RpProfile *copy = rp_profile_copy(known);
+
+    g_mutex_unlock(&plan->lock);
+    return copy;
 }
 
 static gboolean
@@ -147,6 +170,9 @@ make(const RpModel *model, const char *directory, const RpRunSpec *run, GError *
 {
     g_autoptr(RpPlanNetwork) network = g_new0(RpPlanNetwork, 1);
 
+    g_mutex_init(&network->lock);
+    network->sized =
+        g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, (GDestroyNotify)rp_profile_free);
     network->model = *model;
     network->targets = rp_lora_read_targets(run->lora.targets);
     network->lora = (RpLora){

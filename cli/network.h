@@ -20,6 +20,8 @@ typedef struct {
     GStrv targets;
     RpLora lora; /* of rank 0: none; it has @targets */
     RpAdviseSizes sizes;
+    GMutex lock;       /* of: */
+    GHashTable *sized; /* sequences << 32 | tokens (gint64 *) -> RpProfile: made once each */
 } RpPlanNetwork;
 
 /**
