@@ -119,10 +119,9 @@ typedef struct {
     double one_group_tokens_per_s; /* of a recommendation in several groups: of the best in one */
     gboolean weights_too_large;    /* a smaller micro-batch would not help */
     char *problem;                 /* why it does not run; %NULL: it does */
-    gboolean searched;             /* partitions were searched in all its rounds; ... */
-    double found_tokens_per_s;     /* ... the fastest without any transfer */
-    gboolean finished;             /* its partition was searched longer */
-    gboolean simulated;            /* the figures below are set */
+    double gap;         /* by how much its bound is too fast, as a search found; 0 = unknown */
+    gboolean finished;  /* its partition was searched longer */
+    gboolean simulated; /* the figures below are set */
     guint simulated_micro_batches; /* fewer than there are: a long iteration was cut, and scaled */
     gint64 step_ns;                /* one iteration, in steady state */
     gint64 floor_ns;               /* what the busiest resource has to do meanwhile; 0 = unknown */

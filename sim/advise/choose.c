@@ -124,28 +124,61 @@ explore_one(const RpAdviseQuery *query, gboolean groups, gpointer *place, GPtrAr
                   : rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error);
 }
 
-/* By how much bounds of choices with @run's micro-batch are too fast at least, as far as is known of the first @n of
- * @tried. */
+/* The least gap of the first @n of @tried with @run's micro-batch. @known: counts those */
+static void
+find_gap(const GPtrArray *tried, guint n, const RpAdviseRun *run, double *least, guint *known)
+{
+    for (guint i = 0; i < n; i++) {
+        const RpAdviseRun *other = g_ptr_array_index(tried, i);
+
+        if (other->gap <= 0 || other->sequences != run->sequences)
+            continue;
+        *least = MIN(*least, other->gap);
+        (*known)++;
+    }
+}
+
+/* By how much @run's bound in one group is too fast at least, as far as is known of the first @n of @tried, and of @advice's candidates,
+ * which save nothing: what is saved takes memory from stages, so that they come less near to their bounds. */
 static double
-gap_of(const GPtrArray *tried, guint n, const RpAdviseRun *run)
+gap_of(const RpAdvice *advice, const GPtrArray *tried, guint n, const RpAdviseRun *run)
 {
     double least = G_MAXDOUBLE;
     guint known = 0;
 
-    for (guint i = 0; i < n; i++) {
-        const RpAdviseRun *other = g_ptr_array_index(tried, i);
-
-        if (!other->searched || other->sequences != run->sequences)
-            continue;
-        least = MIN(least, other->bound_tokens_per_s / other->found_tokens_per_s);
-        known++;
-    }
+    find_gap(tried, n, run, &least, &known);
+    if (tried != advice->candidates)
+        find_gap(advice->candidates, advice->candidates->len, run, &least, &known);
     return known >= LEAST_KNOWN ? 1 + RP_ADVISE_SURE * MAX(0, least - 1) : 1;
 }
 
 static gboolean
-explore_all(const RpAdviseQuery *query, gboolean groups, GPtrArray *tried, GPtrArray *finalists,
-            GError **error)
+saves_alike(const RpAdviseRun *a, const RpAdviseRun *b)
+{
+    return a->sequences == b->sequences && a->saved.groups == b->saved.groups &&
+           a->saved.first == b->saved.first && a->saved.least_ns == b->saved.least_ns;
+}
+
+static gboolean
+is_among(const GPtrArray *tried, const RpAdviseRun *run)
+{
+    for (guint i = 0; i < tried->len; i++)
+        if (saves_alike(run, g_ptr_array_index(tried, i)))
+            return TRUE;
+    return FALSE;
+}
+
+static void
+add_unlike(GPtrArray *tried, const RpAdviseRun *run)
+{
+    if (!is_among(tried, run))
+        g_ptr_array_add(tried, rp_advise_run_copy(run));
+}
+
+/* Explores those of @tried that may be faster, best bounds first. @known: (nullable): what has been tried already */
+static gboolean
+explore_all(const RpAdvice *advice, const RpAdviseQuery *query, gboolean groups,
+            const GPtrArray *known, GPtrArray *tried, GError **error)
 {
     guint n = 0;
 
@@ -156,9 +189,15 @@ explore_all(const RpAdviseQuery *query, gboolean groups, GPtrArray *tried, GPtrA
          i++) {
         const RpAdviseRun *run = g_ptr_array_index(tried, i);
 
-        if (run->problem != NULL || !rp_advise_may_be_faster(run, gap_of(tried, i, run), finalists))
+        if (run->problem != NULL ||
+            !rp_advise_may_be_faster(run, groups ? 1 : gap_of(advice, tried, i, run),
+                                     advice->finalists))
             continue;
-        if (!explore_one(query, groups, &tried->pdata[i], finalists, error))
+        if (known != NULL && is_among(known, run)) {
+            n++;
+            continue;
+        }
+        if (!explore_one(query, groups, &tried->pdata[i], advice->finalists, error))
             return FALSE;
         n += ((RpAdviseRun *)g_ptr_array_index(tried, i))->problem == NULL;
     }
@@ -263,9 +302,12 @@ settle(RpAdvice *advice, guint64 host_bytes, gboolean last, GError **error)
         if (run->problem != NULL)
             continue;
         if (preferred != NULL) {
-            advice->candidates->pdata[i] = rp_advise_run_copy(preferred);
+            RpAdviseRun *copy = rp_advise_run_copy(preferred);
+
+            copy->gap = run->gap;
+            advice->candidates->pdata[i] = copy;
             rp_advise_run_free(run);
-            run = advice->candidates->pdata[i];
+            run = copy;
         }
         profile = profile_of(&advice->query, run, error);
         if (profile == NULL)
@@ -298,7 +340,7 @@ choose_any(RpAdvice *advice, GError **error)
         return advice->nearest != NULL;
     }
     /* if forwards may save something, the choices are not final yet */
-    if (!explore_all(query, FALSE, runs, advice->finalists, error) ||
+    if (!explore_all(advice, query, FALSE, NULL, runs, error) ||
         !finish(query, advice->finalists, FALSE, query->save == RP_SAVE_AUTO ? 1 : MAX_FINISHED,
                 error))
         return FALSE;
@@ -336,12 +378,13 @@ rp_advice_take(RpAdvice *advice, RpAdvice *from)
 }
 
 static gboolean
-weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, gboolean groups, GError **error)
+weigh_saved(RpAdvice *advice, const RpAdviseQuery *query, gboolean groups, const GPtrArray *known,
+            GError **error)
 {
     g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
 
     return rp_advise_add_savings(advice, query, tried, error) &&
-           explore_all(query, groups, tried, advice->finalists, error);
+           explore_all(advice, query, groups, known, tried, error);
 }
 
 /* Adds the finalists whose weights stay to @streamed as they are without, if they fit and may be the best there. */
@@ -400,22 +443,6 @@ weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
     return TRUE;
 }
 
-static gboolean
-saves_alike(const RpAdviseRun *a, const RpAdviseRun *b)
-{
-    return a->sequences == b->sequences && a->saved.groups == b->saved.groups &&
-           a->saved.first == b->saved.first && a->saved.least_ns == b->saved.least_ns;
-}
-
-static void
-add_unlike(GPtrArray *tried, const RpAdviseRun *run)
-{
-    for (guint i = 0; i < tried->len; i++)
-        if (saves_alike(run, g_ptr_array_index(tried, i)))
-            return;
-    g_ptr_array_add(tried, rp_advise_run_copy(run));
-}
-
 /* Adds the best of each micro-batch, the choices that were fastest in one group of GPUs, and those of the best bounds,
  * in several groups. */
 static gboolean
@@ -445,7 +472,7 @@ weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
     for (guint i = 0; i < tried->len; i++)
         if (!explore_one(limits, TRUE, &tried->pdata[i], advice->finalists, error))
             return FALSE;
-    return weigh_saved(advice, limits, TRUE, error);
+    return weigh_saved(advice, limits, TRUE, tried, error);
 }
 
 /* Candidates that were not simulated are as fast as their fastest partition without transfers. */
@@ -564,7 +591,7 @@ rp_advise_choose(RpAdvice *advice, GError **error)
     /* a search with less memory finds other plans, which fit all the more */
     if (!limits.quick &&
         (less.gpu_bytes < limits.gpu_bytes || less.host_bytes < limits.host_bytes) &&
-        (!weigh_saved(advice, &less, FALSE, error) ||
+        (!weigh_saved(advice, &less, FALSE, NULL, error) ||
          !finish(&less, advice->finalists, FALSE, MAX_FINISHED, error)))
         return FALSE;
     /* and so may one without weights that stay, if they are no help so far */
@@ -572,10 +599,10 @@ rp_advise_choose(RpAdvice *advice, GError **error)
         rp_advise_fastest(advice->finalists)->options.resident_limit == 0) {
         less = limits;
         less.resident = RP_RESIDENT_OFF;
-        if (!weigh_saved(advice, &less, FALSE, error))
+        if (!weigh_saved(advice, &less, FALSE, NULL, error))
             return FALSE;
     }
-    if (!weigh_saved(advice, &limits, FALSE, error) ||
+    if (!weigh_saved(advice, &limits, FALSE, NULL, error) ||
         !finish(&limits, advice->finalists, FALSE, MAX_FINISHED, error) ||
         !weigh_replicas(advice, &limits, error) ||
         !finish(&limits, advice->finalists, TRUE, MAX_FINISHED_GROUPS, error) ||

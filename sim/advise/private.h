@@ -144,6 +144,10 @@ gboolean rp_advise_simulate_shortly(const RpProfile *profile, RpAdviseRun *run, 
 /* A step that @run is not shorter than, as the busiest resource has so much to do, in whichever order; 0: unknown. */
 gint64 rp_advise_floor_ns(const RpProfile *profile, const RpAdviseRun *run);
 
+/* The part of it that follows from the partition without a plan: weights and saved tensors go up, these and gradients
+ * down, over links that nothing else uses. */
+gint64 rp_advise_transfers_ns(const RpProfile *profile, const RpAdviseRun *run);
+
 /* Tokens/s of iterations that take @ns; 0 if the profile gives no tokens. */
 double rp_advise_tokens_per_s(const RpProfile *profile, const RpAdviseRun *run, gint64 ns);
 

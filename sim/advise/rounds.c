@@ -27,20 +27,10 @@
 #define MIN_MORE 4
 #define MAX_MORE 24
 #define MORE_ACTIONS 2500
-
-/* Adds @run's partitions to @found. Returns: whether any fits */
-static gboolean
-add_round(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
-          guint max_candidates, GPtrArray *found)
-{
-    g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
-
-    if (!rp_advise_fits(query, profile, other) && !rp_advise_fit(query, profile, other))
-        return FALSE;
-    g_ptr_array_extend_and_steal(found,
-                                 rp_advise_partitions(query, profile, other, max_candidates));
-    return found->len > 0;
-}
+/* By how much less than one partition another one transfers in rounds of the same length: less than before any is
+ * searched, and than one of those that were found. */
+#define TRANSFERS_LESS 0.95
+#define TRANSFERS_ALIKE 0.98
 
 static gboolean
 is_known(const RpAdviseRun *run, const GPtrArray *finalists)
@@ -94,10 +84,12 @@ slowdown_of(const RpAdviseRun *run, const GPtrArray *finalists)
     return n >= 2 ? 1 + MAX(0, least - 1) * RP_ADVISE_SURE : 1;
 }
 
+/* Transfers of another partition in as long rounds are those of @run, as far as is known. */
 static double
 expected_ns(const RpAdviseRun *run, const GPtrArray *finalists)
 {
-    return (double)run->step_ns * slowdown_of(run, finalists);
+    return MAX((double)run->step_ns * slowdown_of(run, finalists),
+               TRANSFERS_ALIKE * (double)run->floor_ns);
 }
 
 static gboolean
@@ -149,8 +141,23 @@ may_win_with_transfers(const RpAdviseRun *run, const GPtrArray *finalists)
     return may_win(run, floor_ns * (1 + excess), LEAST_GAIN_OF_TRANSFERS, finalists);
 }
 
-gboolean
-rp_advise_try(const RpProfile *profile, RpAdviseRun *run, GPtrArray *finalists, GError **error)
+/* Finds @run's floor. If transfers make it, those of @found in as long rounds have nearly the same. */
+static void
+find_floor(const RpProfile *profile, RpAdviseRun *run, GPtrArray *found)
+{
+    run->floor_ns = rp_advise_floor_ns(profile, run);
+    for (guint i = 0; found != NULL && run->floor_ns > run->step_ns && i < found->len; i++) {
+        RpAdviseRun *other = g_ptr_array_index(found, i);
+
+        if (other->options.round == run->options.round && other->floor_ns == 0)
+            other->floor_ns = run->floor_ns;
+    }
+}
+
+/* rp_advise_try() of one of @found (nullable). */
+static gboolean
+try_one(const RpProfile *profile, RpAdviseRun *run, GPtrArray *found, GPtrArray *finalists,
+        GError **error)
 {
     const RpAdviseRun *fastest = rp_advise_fastest(finalists);
     const guint actions = run->options.micro_batches * rp_advise_count_stages(run->partition);
@@ -158,7 +165,7 @@ rp_advise_try(const RpProfile *profile, RpAdviseRun *run, GPtrArray *finalists, 
                    may_win(run, expected_ns(run, finalists), LEAST_GAIN, finalists);
 
     if (may && actions > FLOOR_ACTIONS) {
-        run->floor_ns = rp_advise_floor_ns(profile, run);
+        find_floor(profile, run, found);
         may = may_win_with_transfers(run, finalists);
     }
     if (!may) {
@@ -170,6 +177,12 @@ rp_advise_try(const RpProfile *profile, RpAdviseRun *run, GPtrArray *finalists, 
         profile, run, fastest != NULL ? (gint64)(TOO_SLOW * (double)fastest->step_ns) : 0, error);
 }
 
+gboolean
+rp_advise_try(const RpProfile *profile, RpAdviseRun *run, GPtrArray *finalists, GError **error)
+{
+    return try_one(profile, run, NULL, finalists, error);
+}
+
 /* Moves @best of @found to @finalists, or drops it. */
 static gboolean
 simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found,
@@ -178,7 +191,39 @@ simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found
     guint index;
 
     return best == NULL || !g_ptr_array_find(found, best, &index) ||
-           rp_advise_try(profile, g_ptr_array_steal_index_fast(found, index), finalists, error);
+           try_one(profile, g_ptr_array_steal_index_fast(found, index), found, finalists, error);
+}
+
+/* Whether transfers alone take longer than the fastest finalist: those of all partitions in as long rounds are alike. */
+static gboolean
+transfers_too_much(const RpProfile *profile, const RpAdviseRun *run, const GPtrArray *finalists)
+{
+    const RpAdviseRun *fastest = rp_advise_fastest(finalists);
+
+    return fastest != NULL &&
+           TRANSFERS_LESS * (double)rp_advise_transfers_ns(profile, run) > (double)fastest->step_ns;
+}
+
+/* Adds @run's partitions to @found. @waits: (out): for transfers, so that none can win and @run's step is shortened
+ * without a search. Returns: whether any fits */
+static gboolean
+add_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
+          guint max_candidates, GPtrArray *found, const GPtrArray *finalists, gboolean *waits)
+{
+    g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
+
+    if (!rp_advise_fits(query, profile, other) && !rp_advise_fit(query, profile, other))
+        return FALSE;
+    *waits = transfers_too_much(profile, other, finalists);
+    if (*waits) {
+        const RpAdviseJudge judge = {query, profile, &other->options};
+
+        run->step_ns = MIN(run->step_ns, rp_advise_compute_ns(&judge, other->partition));
+        return FALSE;
+    }
+    g_ptr_array_extend_and_steal(found,
+                                 rp_advise_partitions(query, profile, other, max_candidates));
+    return found->len > 0;
 }
 
 /* Whether a partition in @run's round may be as fast as the fastest. If not, shortens @run's step to the bound. */
@@ -206,8 +251,8 @@ may_be_as_fast(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun
  * and to simulate those takes long */
 static gboolean
 explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun *run,
-              guint max_candidates, GPtrArray *found, GPtrArray *finalists, gboolean *waits,
-              GError **error)
+              guint max_candidates, GPtrArray *found, GPtrArray *finalists, gboolean *searched,
+              gboolean *waits, GError **error)
 {
     g_autoptr(GPtrArray) partitions =
         g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
@@ -215,10 +260,10 @@ explore_round(const RpAdviseQuery *query, const RpProfile *profile, RpAdviseRun 
 
     *waits = FALSE;
     if (!may_be_as_fast(query, profile, run, finalists) ||
-        !add_round(query, profile, run, max_candidates, partitions))
+        !add_round(query, profile, run, max_candidates, partitions, finalists, waits))
         return TRUE;
     run->step_ns = MIN(run->step_ns, rp_advise_fastest(partitions)->step_ns);
-    run->searched = TRUE;
+    *searched = TRUE;
     if (!simulate_one(profile, rp_advise_best(partitions, 0, 0), partitions, finalists, error))
         return FALSE;
     if (finalists->len > before) {
@@ -274,10 +319,10 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
     g_autoptr(RpAdviseRun) other = rp_advise_run_copy(run);
     const guint micro_batches = rp_plan_whole_round(&run->options);
     RpAdviseQuery group = *query;
-    gboolean waits = FALSE;
+    gboolean searched = FALSE, waits = FALSE;
 
     other->step_ns = G_MAXINT64;
-    other->searched = FALSE;
+    other->floor_ns = 0;
     group.gpus = rp_plan_group_gpus(&run->options);
     const guint shortest = rp_advise_next_round(&group, micro_batches, 1);
     const guint second = rp_advise_next_round(&group, micro_batches, shortest + 1);
@@ -288,15 +333,17 @@ rp_advise_explore(const RpAdviseQuery *query, const RpProfile *profile, RpAdvise
             (other->step_ns < G_MAXINT64 && round > second && round != shortest))
             continue;
         other->options.round = round;
-        if (!explore_round(query, profile, other, max_candidates, found, finalists, &waits, error))
+        if (!explore_round(query, profile, other, max_candidates, found, finalists, &searched,
+                           &waits, error))
             return FALSE;
     }
     if (!simulate_promising(profile, found, finalists, error))
         return FALSE;
     if (!run->simulated)
         run->step_ns = other->step_ns;
-    run->searched = other->searched;
-    run->found_tokens_per_s = rp_advise_tokens_per_s(profile, run, other->step_ns);
+    run->gap = searched
+                   ? run->bound_tokens_per_s / rp_advise_tokens_per_s(profile, run, other->step_ns)
+                   : 0;
     return TRUE;
 }
 

@@ -2,6 +2,7 @@
 #include "sim/advise/private.h"
 
 #include "core/base/units.h"
+#include "core/profile/cards.h"
 #include "core/trace/report.h"
 #include "sim/plan-bound.h"
 #include "sim/simulate.h"
@@ -277,6 +278,47 @@ rp_advise_floor_ns(const RpProfile *profile, const RpAdviseRun *run)
     return plan == NULL ? 0
                         : (gint64)((double)rp_plan_bound(plan, &machine, &window).time_ns *
                                    run->options.micro_batches / options.micro_batches);
+}
+
+/* Seconds that @bytes take; 0: at no known speed. */
+static double
+seconds(double bytes, double bytes_per_s)
+{
+    return bytes_per_s > 0 ? bytes / bytes_per_s : 0;
+}
+
+gint64
+rp_advise_transfers_ns(const RpProfile *profile, const RpAdviseRun *run)
+{
+    const RpPlanOptions *options = &run->options;
+    const RpPartition *partition = run->partition;
+    const RpLinks *links = &profile->links;
+    const double m = options->micro_batches, gpus = options->gpus;
+    const guint fused = partition->backward[0].first, of_root = MAX(1, links->gpus_per_root);
+    const double roots = (options->gpus + of_root - 1) / of_root;
+    double weights = 0, once = 0, gradients = 0, saved = 0;
+
+    if (rp_profile_is_mixed(profile) || options->servers > 1)
+        return 0;
+    for (guint l = 0; l < profile->n_layers; l++) {
+        const RpLayer *layer = &profile->layers[l];
+        const guint visits = l < fused ? 2 : 1;
+
+        weights += visits * (double)rp_layer_upload_bytes(layer);
+        once += (double)rp_layer_upload_bytes(layer);
+        gradients += (double)layer->gradient_bytes;
+        saved += l < fused ? (double)rp_layer_saved_bytes(layer) : 0;
+    }
+    /* at most so many of them stay on all devices together */
+    if (options->resident_limit > 0)
+        weights *= MAX(0, 1 - gpus * (double)options->resident_limit / once);
+    const double up = m / options->round * weights + m * saved, down = gradients + m * saved;
+    const double root_bytes_per_s = links->gpus_per_root > 0 ? links->root_bytes_per_s * roots : 0;
+    double s = MAX(seconds(up, gpus * links->h2d_bytes_per_s),
+                   seconds(down, gpus * links->d2h_bytes_per_s));
+
+    s = MAX(s, seconds(MAX(up, down), root_bytes_per_s));
+    return (gint64)(MAX(s, seconds(up + down, links->host_bytes_per_s)) * (double)RP_NS_PER_S);
 }
 
 gboolean
