@@ -5,21 +5,6 @@
 /* The groups of tensors that save most time a byte: this many are tried together. */
 #define MOST_TRIED 6
 
-/* The least saving of @profile that @choice takes: thresholds between two of them choose the same tensors. Returns:
- * FALSE: it takes none */
-static gboolean
-take_least(const RpProfile *profile, RpSavedChoice *choice)
-{
-    g_autoptr(GArray) row = rp_profile_savings(profile);
-    guint n = 0;
-
-    while (n < row->len && g_array_index(row, double, n) >= choice->least_ns)
-        n++;
-    if (n > 0)
-        choice->least_ns = g_array_index(row, double, n - 1);
-    return n > 0;
-}
-
 static gboolean
 is_tried(const GPtrArray *tried, const RpAdviseRun *run)
 {
@@ -29,35 +14,54 @@ is_tried(const GPtrArray *tried, const RpAdviseRun *run)
     return FALSE;
 }
 
-/* Adds every micro-batch that fits with forwards that save @choice to @tried. */
+/* Adds @plain's micro-batch with forwards that save @choice to @tried. */
 static gboolean
-add_choice(const RpAdvice *advice, const RpAdviseQuery *limits, const RpSavedChoice *choice,
+add_choice(const RpAdviseRun *plain, const RpAdviseQuery *limits, const RpSavedChoice *choice,
            GPtrArray *tried, GError **error)
 {
     RpAdviseQuery query = *limits;
 
-    for (guint i = 0; i < advice->candidates->len; i++) {
-        const RpAdviseRun *plain = g_ptr_array_index(advice->candidates, i);
-        if (plain->problem != NULL)
-            continue;
-        query.saved = *choice;
-        g_autoptr(RpProfile) profile = rp_advise_profile(&query, plain->sequences, error);
+    query.saved = *choice;
+    RpAdviseRun *run = rp_advise_run_new(
+        &query, rp_advise_roundpipe(), plain->sequences, plain->options.micro_batches,
+        rp_advise_next_round(&query, plain->options.micro_batches, 1));
 
-        if (profile == NULL)
-            return FALSE;
-        const gboolean saves = take_least(profile, &query.saved);
-        RpAdviseRun *run = rp_advise_run_new(
-            &query, rp_advise_roundpipe(), plain->sequences, plain->options.micro_batches,
-            rp_advise_next_round(&query, plain->options.micro_batches, 1));
-
-        if (!saves || is_tried(tried, run)) {
-            rp_advise_run_free(run);
-            continue;
-        }
-        run->bound_tokens_per_s =
-            rp_advise_tokens_per_s(profile, run, rp_advise_bound_ns(&query, profile, run));
-        g_ptr_array_add(tried, run);
+    if (is_tried(tried, run)) {
+        rp_advise_run_free(run);
+        return TRUE;
     }
+    g_autoptr(RpProfile) profile = rp_advise_profile(&query, plain->sequences, error);
+
+    if (profile == NULL) {
+        rp_advise_run_free(run);
+        return FALSE;
+    }
+    run->bound_tokens_per_s =
+        rp_advise_tokens_per_s(profile, run, rp_advise_bound_ns(&query, profile, run));
+    g_ptr_array_add(tried, run);
+    return TRUE;
+}
+
+/* Adds what forwards of @plain's micro-batch may save: in all layers; or where memory is short in later ones alone, whose
+ * values wait least. */
+static gboolean
+add_choices(const RpAdviseRun *plain, const RpAdviseQuery *limits, GPtrArray *tried, GError **error)
+{
+    g_autoptr(RpProfile) profile = rp_advise_profile(limits, plain->sequences, error);
+
+    if (profile == NULL)
+        return FALSE;
+    g_autoptr(GArray) row = rp_profile_savings(profile);
+
+    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++)
+        for (guint part = 0; part < RP_SAVED_PARTS; part++) {
+            const RpSavedChoice choice = {rp_save_groups(RP_SAVE_ALL),
+                                          part * profile->n_layers / RP_SAVED_PARTS,
+                                          g_array_index(row, double, i)};
+
+            if (!add_choice(plain, limits, &choice, tried, error))
+                return FALSE;
+        }
     return TRUE;
 }
 
@@ -65,19 +69,13 @@ gboolean
 rp_advise_add_savings(const RpAdvice *advice, const RpAdviseQuery *query, GPtrArray *tried,
                       GError **error)
 {
-    g_autoptr(GArray) row = rp_profile_savings(advice->profile);
-
     if (query->save != RP_SAVE_AUTO || (query->sizes != NULL && query->sizes->host_devices))
         return TRUE;
-    /* in all layers; or where memory is short in later ones alone, whose values wait least */
-    for (guint i = 0; i < MIN(row->len, MOST_TRIED); i++)
-        for (guint part = 0; part < RP_SAVED_PARTS; part++) {
-            const RpSavedChoice choice = {rp_save_groups(RP_SAVE_ALL),
-                                          part * advice->profile->n_layers / RP_SAVED_PARTS,
-                                          g_array_index(row, double, i)};
+    for (guint i = 0; i < advice->candidates->len; i++) {
+        const RpAdviseRun *plain = g_ptr_array_index(advice->candidates, i);
 
-            if (!add_choice(advice, query, &choice, tried, error))
-                return FALSE;
-        }
+        if (plain->problem == NULL && !add_choices(plain, query, tried, error))
+            return FALSE;
+    }
     return TRUE;
 }
