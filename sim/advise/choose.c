@@ -7,7 +7,7 @@
  * (sizes, what is saved) that are improved and simulated. */
 #define MAX_FITTED 24
 #define MAX_SHOWN 4
-#define MAX_EXPLORED 20
+#define MAX_EXPLORED 32
 #define MAX_EXPLORED_QUICKLY 4
 #define MAX_EXPLORED_GROUPS 8
 /* Choices after which it is known how near partitions come to bounds. */
@@ -124,32 +124,36 @@ explore_one(const RpAdviseQuery *query, gboolean groups, gpointer *place, GPtrAr
                   : rp_advise_explore(query, profile, run, RP_ADVISE_CANDIDATES, finalists, error);
 }
 
-/* The least gap of the first @n of @tried with @run's micro-batch. @known: counts those */
-static void
-find_gap(const GPtrArray *tried, guint n, const RpAdviseRun *run, double *least, guint *known)
+/* The least gap of the first @n of @tried with @run's micro-batch. @known: (out): how many have one */
+static double
+least_gap(const GPtrArray *tried, guint n, const RpAdviseRun *run, guint *known)
 {
+    double least = G_MAXDOUBLE;
+
+    *known = 0;
     for (guint i = 0; i < n; i++) {
         const RpAdviseRun *other = g_ptr_array_index(tried, i);
 
         if (other->gap <= 0 || other->sequences != run->sequences)
             continue;
-        *least = MIN(*least, other->gap);
+        least = MIN(least, other->gap);
         (*known)++;
     }
+    return least;
 }
 
-/* By how much @run's bound in one group is too fast at least, as far as is known of the first @n of @tried, and of @advice's candidates,
- * which save nothing: what is saved takes memory from stages, so that they come less near to their bounds. */
+/* By how much @run's bound in one group is too fast at least, as far as is known of the first @n of @tried, and not more
+ * than that of @advice's candidates, which save nothing: what is saved takes memory from stages, so that they come less
+ * near to their bounds. */
 static double
 gap_of(const RpAdvice *advice, const GPtrArray *tried, guint n, const RpAdviseRun *run)
 {
-    double least = G_MAXDOUBLE;
-    guint known = 0;
+    const GPtrArray *plain = advice->candidates;
+    guint known, others;
+    const double gap =
+        MIN(least_gap(tried, n, run, &known), least_gap(plain, plain->len, run, &others));
 
-    find_gap(tried, n, run, &least, &known);
-    if (tried != advice->candidates)
-        find_gap(advice->candidates, advice->candidates->len, run, &least, &known);
-    return known >= LEAST_KNOWN ? 1 + RP_ADVISE_SURE * MAX(0, least - 1) : 1;
+    return known >= LEAST_KNOWN ? 1 + RP_ADVISE_SURE * MAX(0, gap - 1) : 1;
 }
 
 static gboolean
