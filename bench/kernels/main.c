@@ -196,7 +196,11 @@ parse(int argc, char **argv, RpBench *bench)
     for (guint i = 0; i < G_N_ELEMENTS(tables) && argc <= 2; i++)
         if (argc < 2 || g_str_equal(argv[1], tables[i].name))
             return (int)i;
-    fprintf(stderr, "expected the name of a table, found \"%s\"\n", argv[argc > 2 ? 2 : 1]);
+    fprintf(stderr,
+            "expected the name of one table, found \"%s\"; there are:", argv[argc > 2 ? 2 : 1]);
+    for (guint i = 0; i < G_N_ELEMENTS(tables); i++)
+        fprintf(stderr, " %s", tables[i].name);
+    fputc('\n', stderr);
     return -1;
 }
 
