@@ -152,7 +152,8 @@ char *rp_test_refusal(GError **error);
         g_clear_error(error);                                                                      \
     } while (0)
 
-/* Fails the test unless @function of the arguments that follow gives nothing and sets an error whose message has @part. */
+/* Fails the test unless @function of the arguments that follow gives nothing and sets an error whose message has
+ * @part. */
 #define rp_refuses(part, function, ...)                                                            \
     do {                                                                                           \
         GError *rp_error = NULL;                                                                   \

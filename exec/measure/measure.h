@@ -165,8 +165,8 @@ void rp_measure_optimizer_wait(RpMeasureOptimizer *self);
 void rp_measure_optimizer_free(RpMeasureOptimizer *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpMeasureOptimizer, rp_measure_optimizer_free)
 
-/* Once: waits for the thread, or runs the passes; then sets the rates of the profile, beside copies, too. Errors: G_IO_ERROR_NO_SPACE,
- * G_IO_ERROR_CANCELLED, those of threads, the probe's */
+/* Once: waits for the thread, or runs the passes; then sets the rates of the profile, beside copies, too. Errors:
+ * G_IO_ERROR_NO_SPACE, G_IO_ERROR_CANCELLED, those of threads, the probe's */
 gboolean rp_measure_optimizer_finish(RpMeasureOptimizer *self, RpMeasurer *measurer, RpProbe *probe,
                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

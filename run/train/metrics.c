@@ -332,7 +332,7 @@ rp_train_metrics_error(const RpTrainMetrics *metrics)
  *   record  length u64 | masked CRC-32C of it u32 | data | masked CRC-32C of the data u32
  *   data    a protocol buffer, an Event: wall_time 1, step 2, and one of
  *             file_version 3, session_log 7 {status 1}, summary 5 {value 1 {tag 1, simple_value 2}}
- *   masked  c turned 15 bits to the right, + 0xa282ead8
+ *   masked  c rotated right by 15 bits, + 0xa282ead8
  *
  * Numbers are little-endian. Source: tensorflow/core/util/event.proto, lib/hash/crc32c.h
  */

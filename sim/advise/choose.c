@@ -142,9 +142,9 @@ least_gap(const GPtrArray *tried, guint n, const RpAdviseRun *run, guint *known)
     return least;
 }
 
-/* By how much @run's bound in one group is too fast at least, as far as is known of the first @n of @tried, and not more
- * than that of @advice's candidates, which save nothing: what is saved takes memory from stages, so that they come less
- * near to their bounds. */
+/* By how much @run's bound in one group is too fast at least, as far as is known of the first @n of @tried, and not
+ * more than that of @advice's candidates, which save nothing: what is saved takes memory from stages, so that they come
+ * less near to their bounds. */
 static double
 gap_of(const RpAdvice *advice, const GPtrArray *tried, guint n, const RpAdviseRun *run)
 {

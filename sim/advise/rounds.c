@@ -194,7 +194,8 @@ simulate_one(const RpProfile *profile, const RpAdviseRun *best, GPtrArray *found
            try_one(profile, g_ptr_array_steal_index_fast(found, index), found, finalists, error);
 }
 
-/* Whether transfers alone take longer than the fastest finalist: those of all partitions in as long rounds are alike. */
+/* Whether transfers alone take longer than the fastest finalist: those of all partitions in as long rounds are
+ * alike. */
 static gboolean
 transfers_too_much(const RpProfile *profile, const RpAdviseRun *run, const GPtrArray *finalists)
 {

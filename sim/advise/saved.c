@@ -42,8 +42,8 @@ add_choice(const RpAdviseRun *plain, const RpAdviseQuery *limits, const RpSavedC
     return TRUE;
 }
 
-/* Adds what forwards of @plain's micro-batch may save: in all layers; or where memory is short in later ones alone, whose
- * values wait least. */
+/* Adds what forwards of @plain's micro-batch may save: in all layers; or where memory is short in later ones alone,
+ * whose values wait least. */
 static gboolean
 add_choices(const RpAdviseRun *plain, const RpAdviseQuery *limits, GPtrArray *tried, GError **error)
 {

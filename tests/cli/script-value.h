@@ -19,9 +19,9 @@ RpScriptResult *rp_script_find(GPtrArray *results, const char *name);
 
 /**
  * rp_script_number:
- * @text: numbers, KiB, MiB, GiB, paths of JSON (`rows.0.bubble_ratio` of the last result, `plan:rows.0` of the one called
- *   plan), + - * / and parentheses, abs(), ceil(), min(,), max(,), len() of an object or array. A minus between two
- *   paths has a space behind it.
+ * @text: numbers, KiB, MiB, GiB, paths of JSON (`rows.0.bubble_ratio` of the last result, `plan:rows.0` of the one
+ *   called plan), + - * / and parentheses, abs(), ceil(), min(,), max(,), len() of an object or array. A minus between
+ *   two paths has a space behind it.
  *
  * Returns: the value of @text, of which nothing may be left; a text as the number that it begins with, true as 1
  */

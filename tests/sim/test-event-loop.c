@@ -1,6 +1,6 @@
 /*
- * `full` plans, and devices that share processors, against the naive simulator on random plans; and what must hold of any
- * times. timelines.txt has small ones by hand.
+ * `full` plans, and devices that share processors, against the naive simulator on random plans; and what must hold of
+ * any times. timelines.txt has small ones by hand.
  */
 #include "tests/sim/plan-fixture.h"
 
