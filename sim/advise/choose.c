@@ -1,6 +1,7 @@
 /* Micro-batches and rounds compared: what to recommend. */
 #include "sim/advise/private.h"
 
+#include "core/base/threads.h"
 #include "core/base/units.h"
 
 /* Micro-batch sizes that are looked at, from the largest that fits down; those in the answer; and choices
@@ -10,6 +11,8 @@
 #define MAX_EXPLORED 32
 #define MAX_EXPLORED_QUICKLY 4
 #define MAX_EXPLORED_GROUPS 8
+/* Choices that are explored at the same time; a constant, so that answers do not depend on processors. */
+#define MOST_TOGETHER 4
 /* Choices after which it is known how near partitions come to bounds. */
 #define LEAST_KNOWN 2
 /* A longer search gains this or less where nothing waits for transfers. */
@@ -179,35 +182,6 @@ add_unlike(GPtrArray *tried, const RpAdviseRun *run)
         g_ptr_array_add(tried, rp_advise_run_copy(run));
 }
 
-/* Explores those of @tried that may be faster, best bounds first. @known: (nullable): what has been tried already */
-static gboolean
-explore_all(const RpAdvice *advice, const RpAdviseQuery *query, gboolean groups,
-            const GPtrArray *known, GPtrArray *tried, GError **error)
-{
-    guint n = 0;
-
-    g_ptr_array_sort(tried, by_bound);
-    for (guint i = 0; i < tried->len && n < (query->quick ? MAX_EXPLORED_QUICKLY
-                                             : groups     ? MAX_EXPLORED_GROUPS
-                                                          : MAX_EXPLORED);
-         i++) {
-        const RpAdviseRun *run = g_ptr_array_index(tried, i);
-
-        if (run->problem != NULL ||
-            !rp_advise_may_be_faster(run, groups ? 1 : gap_of(advice, tried, i, run),
-                                     advice->finalists))
-            continue;
-        if (known != NULL && is_among(known, run)) {
-            n++;
-            continue;
-        }
-        if (!explore_one(query, groups, &tried->pdata[i], advice->finalists, error))
-            return FALSE;
-        n += ((RpAdviseRun *)g_ptr_array_index(tried, i))->problem == NULL;
-    }
-    return TRUE;
-}
-
 /* In groups with less memory of a card, too: where memory is short, other partitions are tried, which may be faster. */
 static gboolean
 search_longer(const RpAdviseQuery *query, RpAdviseRun *best, GPtrArray *finalists, GError **error)
@@ -229,9 +203,92 @@ search_longer(const RpAdviseQuery *query, RpAdviseRun *best, GPtrArray *finalist
     for (guint i = 0; i < finalists->len; i++) {
         RpAdviseRun *run = g_ptr_array_index(finalists, i);
 
-        run->finished |= rp_advise_is_same_choice(run, best);
+        if (rp_advise_is_same_choice(run, best)) /* others' are written by others */
+            run->finished = TRUE;
     }
     return TRUE;
+}
+
+/* Choices that are explored at the same time, each with the finalists so far and its own. */
+typedef struct {
+    const RpAdviseQuery *query;
+    gboolean groups;
+    gboolean longer; /* search_longer(), not explore_one() */
+    GPtrArray *finalists;
+    guint n_fitting; /* of those explored so far */
+    guint n;
+    gpointer *places[MOST_TOGETHER];
+    GPtrArray *own[MOST_TOGETHER];
+} Together;
+
+static gboolean
+explore_piece(guint i, gpointer data, GError **error)
+{
+    Together *together = data;
+    const RpAdviseQuery *query = together->query;
+    GPtrArray *finalists = together->own[i];
+
+    return together->longer
+               ? search_longer(query, *together->places[i], finalists, error)
+               : explore_one(query, together->groups, together->places[i], finalists, error);
+}
+
+/* Explores @together's choices, and moves what they found to the finalists, in their order. */
+static gboolean
+explore_together(Together *together, GError **error)
+{
+    GPtrArray *finalists = together->finalists;
+    const guint known = finalists->len;
+
+    for (guint i = 0; i < together->n; i++)
+        together->own[i] = g_ptr_array_copy(finalists, NULL, NULL);
+    for (guint i = 0; i < together->n; i++)
+        g_ptr_array_set_free_func(together->own[i], NULL);
+    const gboolean explored = rp_run_pieces(together->n, explore_piece, together, error);
+
+    for (guint i = 0; i < together->n; i++) {
+        for (guint f = known; f < together->own[i]->len; f++)
+            g_ptr_array_add(finalists, g_ptr_array_index(together->own[i], f));
+        g_ptr_array_unref(together->own[i]);
+        together->n_fitting += ((const RpAdviseRun *)*together->places[i])->problem == NULL;
+    }
+    together->n = 0;
+    return explored;
+}
+
+/* Adds the choice at @place to @together, which is explored when it is full: at once if nothing is known to be fast. */
+static gboolean
+explore_soon(Together *together, gpointer *place, GError **error)
+{
+    together->places[together->n++] = place;
+    return (together->n < MOST_TOGETHER && together->finalists->len > 0) ||
+           explore_together(together, error);
+}
+
+/* Explores those of @tried that may be faster, best bounds first. @known: (nullable): what has been tried already */
+static gboolean
+explore_all(const RpAdvice *advice, const RpAdviseQuery *query, gboolean groups,
+            const GPtrArray *known, GPtrArray *tried, GError **error)
+{
+    Together together = {.query = query, .groups = groups, .finalists = advice->finalists};
+    const guint most = query->quick ? MAX_EXPLORED_QUICKLY
+                       : groups     ? MAX_EXPLORED_GROUPS
+                                    : MAX_EXPLORED;
+
+    g_ptr_array_sort(tried, by_bound);
+    for (guint i = 0; i < tried->len && together.n_fitting + together.n < most; i++) {
+        const RpAdviseRun *run = g_ptr_array_index(tried, i);
+
+        if (run->problem != NULL ||
+            !rp_advise_may_be_faster(run, groups ? 1 : gap_of(advice, tried, i, run),
+                                     advice->finalists))
+            continue;
+        if (known != NULL && is_among(known, run))
+            together.n_fitting++;
+        else if (!explore_soon(&together, &tried->pdata[i], error))
+            return FALSE;
+    }
+    return explore_together(&together, error);
 }
 
 /* Whether a longer search may make @run as fast as @fastest: not where it is slower though devices are busy. */
@@ -248,26 +305,31 @@ static gboolean
 finish(const RpAdviseQuery *query, GPtrArray *finalists, gboolean groups, guint most,
        GError **error)
 {
+    Together together = {.query = query, .longer = TRUE, .finalists = finalists};
+    const RpAdviseRun *fastest = rp_advise_fastest(finalists);
     g_autoptr(GPtrArray) left = g_ptr_array_new();
+    gpointer chosen[MOST_TOGETHER];
 
-    most = query->quick ? 1 : most;
+    most = query->quick ? 1 : MIN(most, MOST_TOGETHER);
     for (guint i = 0; i < finalists->len; i++) {
         RpAdviseRun *run = g_ptr_array_index(finalists, i);
 
         if ((run->options.replicas > 1) == groups)
             g_ptr_array_add(left, run);
     }
-    for (guint n = 0; n < most && left->len > 0;) {
+    while (together.n < most && left->len > 0) {
         RpAdviseRun *best = (RpAdviseRun *)rp_advise_fastest(left);
 
-        if (!best->finished && may_gain(best, rp_advise_fastest(finalists)) &&
-            (n++, !search_longer(query, best, finalists, error)))
-            return FALSE;
+        if (!best->finished && may_gain(best, fastest)) {
+            chosen[together.n] = best;
+            together.places[together.n] = &chosen[together.n];
+            together.n++;
+        }
         for (guint i = left->len; i > 0; i--)
             if (rp_advise_is_same_choice(g_ptr_array_index(left, i - 1), best))
                 g_ptr_array_remove_index(left, i - 1);
     }
-    return TRUE;
+    return explore_together(&together, error);
 }
 
 static gint
@@ -464,6 +526,7 @@ weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
             add_unlike(tried, best != NULL ? best : run);
     }
     const guint most = tried->len + MAX_EXPLORED_GROUPS;
+    Together together = {.query = limits, .groups = TRUE, .finalists = advice->finalists};
 
     g_ptr_array_set_free_func(order, NULL);
     g_ptr_array_sort(order, by_step);
@@ -474,9 +537,9 @@ weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
             add_unlike(tried, run);
     }
     for (guint i = 0; i < tried->len; i++)
-        if (!explore_one(limits, TRUE, &tried->pdata[i], advice->finalists, error))
+        if (!explore_soon(&together, &tried->pdata[i], error))
             return FALSE;
-    return weigh_saved(advice, limits, TRUE, tried, error);
+    return explore_together(&together, error) && weigh_saved(advice, limits, TRUE, tried, error);
 }
 
 /* Candidates that were not simulated are as fast as their fastest partition without transfers. */
