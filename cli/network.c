@@ -183,13 +183,15 @@ make(const RpModel *model, const char *directory, const RpRunSpec *run, GError *
     return set_up(network, directory, run, error) ? g_steal_pointer(&network) : NULL;
 }
 
-/* Names the model by its path: the directory's name, also of its config.json. */
+/* Names the model by its path: the directory's name, also of its config.json, or the hub's without who published
+ * it. */
 static char *
 name_of(const char *path)
 {
     g_autofree char *full = g_canonicalize_filename(path, NULL);
-    g_autofree char *directory =
-        g_file_test(full, G_FILE_TEST_IS_DIR) ? g_strdup(full) : g_path_get_dirname(full);
+    g_autofree char *directory = g_file_test(full, G_FILE_TEST_IS_DIR) || rp_model_is_hub_name(path)
+                                     ? g_strdup(full)
+                                     : g_path_get_dirname(full);
 
     return g_path_get_basename(directory);
 }
@@ -197,11 +199,12 @@ name_of(const char *path)
 RpPlanNetwork *
 rp_plan_network_open(const char *path, const RpRunSpec *run, GError **error)
 {
+    g_autofree char *directory = rp_model_path(path);
     RpModel model;
     RpPlanNetwork *network = NULL;
 
-    if (rp_hf_config_load(path, &model, error))
-        network = make(&model, path, run, error);
+    if (rp_hf_config_load(directory, &model, error))
+        network = make(&model, directory, run, error);
     if (network == NULL)
         return NULL;
     network->name = name_of(path);

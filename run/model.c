@@ -11,15 +11,19 @@
 static gboolean
 is_file(const char *word)
 {
+    g_autofree char *path = rp_model_path(word);
+
     return g_path_is_absolute(word) || *word == '.' || g_str_has_suffix(word, ".json") ||
-           (rp_model_find(word, NULL) == NULL && g_file_test(word, G_FILE_TEST_EXISTS));
+           (rp_model_find(word, NULL) == NULL && g_file_test(path, G_FILE_TEST_EXISTS));
 }
 
 gboolean
 rp_run_find_model(const char *word, RpModel *model, GError **error)
 {
+    g_autofree char *path = rp_model_path(word);
+
     if (is_file(word))
-        return rp_hf_config_load(word, model, error);
+        return rp_hf_config_load(path, model, error);
     const RpModel *found = rp_model_find(word, error);
 
     if (found != NULL)
@@ -30,7 +34,8 @@ rp_run_find_model(const char *word, RpModel *model, GError **error)
 char *
 rp_run_find_directory(const char *word)
 {
-    g_autofree char *full = g_canonicalize_filename(word, NULL);
+    g_autofree char *path = rp_model_path(word);
+    g_autofree char *full = g_canonicalize_filename(path, NULL);
 
     if (!is_file(word))
         return NULL;
@@ -48,21 +53,25 @@ char *
 rp_run_model_directory(const char *model)
 {
     return rp_run_model_is_random(model) ? rp_run_find_directory(model + strlen(RANDOM))
-                                         : g_strdup(model);
+                                         : rp_model_path(model);
 }
 
 const RpModel *
 rp_run_model_named(const char *model)
 {
-    return is_file(model) || g_file_test(model, G_FILE_TEST_EXISTS) ? NULL
-                                                                    : rp_model_find(model, NULL);
+    g_autofree char *path = rp_model_path(model);
+
+    return is_file(model) || g_file_test(path, G_FILE_TEST_EXISTS) ? NULL
+                                                                   : rp_model_find(model, NULL);
 }
 
 gboolean
 rp_run_model_load(const char *model, RpModel *config, GError **error)
 {
+    g_autofree char *path = rp_model_path(model);
+
     if (!rp_run_model_is_random(model))
-        return rp_hf_config_load(model, config, error);
+        return rp_hf_config_load(path, config, error);
     if (model[strlen(RANDOM)] != '\0')
         return rp_run_find_model(model + strlen(RANDOM), config, error) &&
                rp_hf_config_check_runs(config, error);

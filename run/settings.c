@@ -102,8 +102,10 @@ static const RpSettingChoice rates[] = {{"cosine", RP_LEARNING_RATE_COSINE},
 
 static const RpSetting settings[] = {
     {"model", TEXT(model), .required = TRUE, .others = "base_model model_name_or_path",
-     .help = "directory with config.json and model.safetensors (or shards); random:NAME of the "
-             "catalogue, or random:DIR with config.json: random weights, made in memory"},
+     .help =
+         "directory with config.json and model.safetensors (or shards), or a name that the hub's "
+         "cache has, as Qwen/Qwen3-8B (`hf download`); random:NAME of the "
+         "catalogue, or random:DIR with config.json: random weights, made in memory"},
     {"data", STAGES(data), .required = TRUE, .others = "dataset datasets train_file",
      .help = "samples: files, folders or patterns as [a.jsonl, b.json.gz, c/*.jsonl.zst]; or one "
              ".bin of ids"},

@@ -47,7 +47,7 @@ read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
-/* @base as it is; else from a folder above the adapters on, as where a run was begun; or there by its last
+/* @base as it is, or in the hub's cache; else from a folder above the adapters on, as where a run was begun; or there by its last
  * part, as where model and run were moved together. (transfer full) */
 static char *
 find_base(const char *base, const char *adapter)
@@ -55,8 +55,10 @@ find_base(const char *base, const char *adapter)
     g_autofree char *name = g_path_get_basename(base);
     g_autofree char *at = g_canonicalize_filename(adapter, NULL);
 
-    if (has_file(base, "config.json"))
-        return g_strdup(base);
+    g_autofree char *given = rp_model_path(base);
+
+    if (has_file(given, "config.json"))
+        return g_steal_pointer(&given);
     while (strcmp(at, "/") != 0) {
         char *above = g_path_get_dirname(at);
         g_autofree char *path =
@@ -95,10 +97,11 @@ read_base(const char *adapter, GError **error)
         return path_of_base;
     g_autofree char *found = base != NULL ? rp_quote(base) : g_strdup("none");
 
-    g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                "%s: base_model_name_or_path: expected the directory of a model, found %s: name "
-                "it instead, with --adapter %s",
-                shown, found, adapter);
+    g_set_error(
+        error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+        "%s: base_model_name_or_path: expected the directory of a model, or a name that the "
+        "hub's cache has, found %s: name it instead, with --adapter %s",
+        shown, found, adapter);
     return NULL;
 }
 
@@ -106,17 +109,19 @@ read_base(const char *adapter, GError **error)
 static char *
 find_checkpoint(const char *word, GError **error)
 {
-    g_autofree char *best = g_build_filename(word, "best", NULL);
+    g_autofree char *path = rp_model_path(word);
+    g_autofree char *best = g_build_filename(path, "best", NULL);
 
-    if (has_file(word, "config.json") || has_file(word, RP_ADAPTER_CONFIG) ||
-        !g_file_test(word, G_FILE_TEST_IS_DIR))
-        return g_strdup(word);
+    if (has_file(path, "config.json") || has_file(path, RP_ADAPTER_CONFIG) ||
+        !g_file_test(path, G_FILE_TEST_IS_DIR))
+        return g_steal_pointer(&path);
     if (g_file_test(best, G_FILE_TEST_IS_DIR))
         return g_steal_pointer(&best);
     g_autoptr(GError) local = NULL;
-    g_autofree char *last = rp_checkpoint_find_last(word, NULL, &local);
+    g_autofree char *last = rp_checkpoint_find_last(path, NULL, &local);
 
-    return last != NULL ? g_steal_pointer(&last) : g_strdup(word); /* has no config.json, then */
+    return last != NULL ? g_steal_pointer(&last)
+                        : g_steal_pointer(&path); /* has no config.json, then */
 }
 
 /* Sets the paths of model and adapters. */

@@ -404,16 +404,17 @@ open_data(Inspected *inspected, const char *data, GError **error)
     RpProgress progress = {0};
     const RpRunEvents events = {.progress = rp_progress_event, .user_data = &progress};
     RpRunSpec run = args->run;
-    const RpSamplesSource source = {&run, "DATA", args->model, &inspected->config};
+    g_autofree char *model = args->model != NULL ? rp_model_path(args->model) : NULL;
+    const RpSamplesSource source = {&run, "DATA", model, &inspected->config};
 
     run.data = (char *)data;
     inspected->config.vocab = RP_DATASET_MAX_VOCABULARY;
-    if (args->model != NULL) {
-        if (!rp_hf_config_load(args->model, &inspected->config, error)) {
+    if (model != NULL) {
+        if (!rp_hf_config_load(model, &inspected->config, error)) {
             g_prefix_error(error, "--model: ");
             return FALSE;
         }
-        inspected->tokenizer = rp_tokenizer_open(args->model, NULL);
+        inspected->tokenizer = rp_tokenizer_open(model, NULL);
     }
     return rp_run_samples_open(&source, &events, &inspected->samples, error) &&
            rp_dataset_check(inspected->samples.train, (guint)args->run.sequence_length, NULL, NULL,

@@ -125,13 +125,14 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     const RpMergeOptions options = {.max_shard_bytes = RP_CLI_SHARD_BYTES,
                                     .progress = rp_progress_counted,
                                     .user_data = &progress};
+    g_autofree char *base = rp_model_path(words[0]);
     g_auto(Merging) merging = {0};
 
-    if (!open_all(&merging, words[0], words[1], args->run.lora.any_base, error) ||
+    if (!open_all(&merging, base, words[1], args->run.lora.any_base, error) ||
         !make_output(args, words, error))
         return FALSE;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
-                             copy_files(&merging, words[0], args->output, error);
+                             copy_files(&merging, base, args->output, error);
     const RpLora *lora = rp_weights_lora(merging.weights);
 
     rp_progress_clear();

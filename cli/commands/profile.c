@@ -49,8 +49,10 @@ read_config(const char *word, RpModel *config, GError **error)
 {
     g_autoptr(GError) local = NULL;
 
-    if (g_file_test(word, G_FILE_TEST_EXISTS) || strchr(word, G_DIR_SEPARATOR) != NULL)
-        return rp_hf_config_load(word, config, error);
+    g_autofree char *path = rp_model_path(word);
+
+    if (g_file_test(path, G_FILE_TEST_EXISTS) || strchr(word, G_DIR_SEPARATOR) != NULL)
+        return rp_hf_config_load(path, config, error);
     const RpModel *model = rp_model_find(word, error);
 
     if (model == NULL) {
@@ -77,9 +79,11 @@ bind_weights(const RpArgs *args, Subject *subject, GError **error)
         return FALSE;
     subject->weights = rp_weights_new_adapted(&subject->config, &lora);
     subject->stored = subject->config.has_dtype ? subject->config.dtype : RP_DTYPE_BF16;
-    if (!rp_run_has_weights(subject->word))
+    g_autofree char *path = rp_model_path(subject->word);
+
+    if (!rp_run_has_weights(path))
         return TRUE;
-    subject->checkpoint = rp_safetensors_open(subject->word, error);
+    subject->checkpoint = rp_safetensors_open(path, error);
     if (subject->checkpoint == NULL ||
         (lora_rank > 0 && !rp_weights_adopt(subject->weights, subject->checkpoint, error)) ||
         !rp_weights_bind(subject->weights, subject->checkpoint, error))

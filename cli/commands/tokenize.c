@@ -276,7 +276,9 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
         return rp_cli_refuse(error, "--decode: expected neither --text, --count nor --no-template");
     if (args->text && args->count)
         return rp_cli_refuse(error, "expected --text or --count, found both");
-    tokens.tokenizer = rp_tokenizer_open(words[0], error);
+    g_autofree char *path = rp_model_path(words[0]);
+
+    tokens.tokenizer = rp_tokenizer_open(path, error);
     if (tokens.tokenizer == NULL)
         return FALSE;
     return args->decode ? decode(&tokens, words[1], report, error)

@@ -306,8 +306,10 @@ read_name(const RpArgs *args, const RpRunSpec *run, RpPlanQuestion *question, GE
 gboolean
 rp_plan_word_is_path(const char *word)
 {
+    g_autofree char *path = rp_model_path(word);
+
     return g_path_is_absolute(word) || word[0] == '.' || g_str_has_suffix(word, ".json") ||
-           g_file_test(word, G_FILE_TEST_EXISTS);
+           g_file_test(path, G_FILE_TEST_EXISTS);
 }
 
 /* After --model a name of the catalogue is one, even if a directory is called so. */

@@ -69,17 +69,6 @@ find_ending(const char *directory, const char *ending)
     return g_strdup(name);
 }
 
-/* "Qwen/Qwen3-8B": one slash, and neither begins nor ends like a path. */
-static gboolean
-is_hub_name(const char *word)
-{
-    const char *slash = strchr(word, '/');
-
-    return slash != NULL && slash != word && *word != '.' && *word != '~' && slash[1] != '\0' &&
-           strchr(slash + 1, '/') == NULL && strchr(slash + 1, '.') != slash + 1 &&
-           !g_str_has_suffix(word, ".json") && !g_str_has_suffix(word, ".safetensors");
-}
-
 char *
 rp_model_hint(const char *path)
 {
@@ -87,14 +76,19 @@ rp_model_hint(const char *path)
 
     if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
         const RpModel *model = rp_model_find(path, NULL);
-        const char *name = is_hub_name(path) ? path : NULL;
 
-        if (name == NULL && model != NULL && strchr(path, '/') == NULL)
-            name = model->hf_name;
-        return name == NULL ? NULL
-                            : g_strdup_printf("no such directory; `hf download %s --local-dir %s` "
-                                              "fetches the model there",
-                                              name, path);
+        if (rp_model_is_hub_name(path)) {
+            g_autofree char *cached = rp_model_hub_directory(path);
+
+            return g_strdup_printf("no such directory, and %s has no whole snapshot either; `hf "
+                                   "download %s` fetches the model there",
+                                   cached, path);
+        }
+        return model == NULL || strchr(path, '/') != NULL
+                   ? NULL
+                   : g_strdup_printf("no such directory; `hf download %s --local-dir %s` fetches "
+                                     "the model there",
+                                     model->hf_name, path);
     }
     if (g_str_has_suffix(path, ".gguf"))
         return g_strdup("GGUF is for inference alone; expected the model's directory with "
@@ -105,8 +99,8 @@ rp_model_hint(const char *path)
     g_autofree char *pickled = find_ending(path, ".bin");
 
     if (snapshot != NULL)
-        return g_strdup_printf("a folder of the hub's cache; the model is in %s/%s", snapshots,
-                               snapshot);
+        return g_strdup_printf("a folder of the hub's cache without refs/main; a model is in %s/%s",
+                               snapshots, snapshot);
     if (gguf != NULL)
         return g_strdup_printf("%s is for inference alone; expected config.json and safetensors, "
                                "as `hf download` fetches them",

@@ -63,6 +63,18 @@ typedef struct {
  */
 const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Whether @word may name a model of Hugging Face's hub: "Qwen/Qwen3-8B". */
+gboolean rp_model_is_hub_name(const char *word);
+/* The folder of its cache for the model @name: in HF_HUB_CACHE, HF_HOME/hub, or the user's cache. (transfer full) */
+char *rp_model_hub_directory(const char *name);
+/**
+ * rp_model_path:
+ * @word: a model's directory, a name of Hugging Face's hub, or a folder of its cache
+ *
+ * Returns: (transfer full): the directory that the cache has for it, of the revision main; else @word
+ */
+char *rp_model_path(const char *word);
+
 /**
  * rp_model_hint:
  * @path: a model's directory or file that cannot be read as one

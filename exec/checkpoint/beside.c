@@ -35,6 +35,8 @@ struct _RpCheckpointBeside {
     /* the write under way: the writer owns these until it has ended */
     char *output;
     char *model_dir;
+    char *base;
+    char *card;
     RpCheckpointOptions options;
     RpCheckpointImage image; /* into @memory */
     RpCheckpointWritten written;
@@ -233,6 +235,8 @@ forget(RpCheckpointBeside *beside)
     rp_checkpoint_image_clear(&beside->image);
     g_clear_pointer(&beside->output, g_free);
     g_clear_pointer(&beside->model_dir, g_free);
+    g_clear_pointer(&beside->base, g_free);
+    g_clear_pointer(&beside->card, g_free);
 }
 
 gboolean
@@ -249,6 +253,8 @@ rp_checkpoint_beside_begin(RpCheckpointBeside *beside, const RpCheckpointOptions
     beside->model_dir = g_strdup(options->model_dir);
     beside->options.output = beside->output;
     beside->options.model_dir = beside->model_dir;
+    beside->options.base = beside->base = g_strdup(options->base);
+    beside->options.card = beside->card = g_strdup(options->card);
     beside->written = (RpCheckpointWritten){.step = beside->image.state.step};
     atomic_store(&beside->over, FALSE);
     sigfillset(&all);

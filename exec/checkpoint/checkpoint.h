@@ -5,6 +5,7 @@
  *   adapter_config.json, adapter_model.safetensors   of a run that trains adapters, as peft loads
  *                            them, instead of the model, whose config.json is here all the same
  *   tokenizer files of the model's directory     copied, if there are any
+ *   README.md                the model card, if there is one
  *   optimizer.safetensors    fp32 master weights and moments: NAME.master, NAME.exp_avg, ...
  *   next.safetensors         asynchronous: the weights that the next forward reads
  *                            (each in shards of 1 GB at most, or of max_shard_bytes if less; of
@@ -43,6 +44,8 @@ typedef struct {
 typedef struct {
     const char *output;    /* directory; made if missing */
     const char *model_dir; /* tokenizer files come from here; may be %NULL */
+    const char *base;      /* the name of the model for adapters; %NULL: model_dir */
+    const char *card;      /* text of README.md; %NULL: there is none */
     guint keep;            /* checkpoints that are kept, the newest; 0 = all */
     guint64 max_shard_bytes;
     /* servers that train together: all call, and each writes its part; %NULL: one */

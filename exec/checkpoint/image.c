@@ -99,7 +99,9 @@ write_config(const RpCheckpointOptions *options, const RpCheckpointImage *image,
     config.dtype = image->dtype;
     return rp_hf_config_save(&config, path, error) &&
            (rp_weights_lora(image->weights) == NULL ||
-            rp_adapter_config_save(image->weights, options->model_dir, directory, error));
+            rp_adapter_config_save(image->weights,
+                                   options->base != NULL ? options->base : options->model_dir,
+                                   directory, error));
 }
 
 static gboolean
@@ -128,7 +130,11 @@ gboolean
 rp_checkpoint_write_small(const RpCheckpointOptions *options, const RpCheckpointImage *image,
                           const char *directory, GError **error)
 {
-    return write_config(options, image, directory, error) && copy_files(options, directory, error);
+    const char *card = options->card;
+
+    return write_config(options, image, directory, error) &&
+           copy_files(options, directory, error) &&
+           (card == NULL || write_text(directory, "README.md", card, strlen(card), error));
 }
 
 gboolean

@@ -375,11 +375,12 @@ open_files(RpTrainJob *job, GError **error)
     job->model_dir = rp_run_model_directory(model);
     if (job->random)
         return TRUE;
-    if (job->dry && g_file_test(model, G_FILE_TEST_IS_DIR) && !rp_run_has_weights(model)) {
+    if (job->dry && g_file_test(job->model_dir, G_FILE_TEST_IS_DIR) &&
+        !rp_run_has_weights(job->model_dir)) {
         rp_run_say(job->events, "note", "%s has no weights: planned from its config.json", model);
         return TRUE;
     }
-    job->checkpoint = rp_safetensors_open(model, error);
+    job->checkpoint = rp_safetensors_open(job->model_dir, error);
     return job->checkpoint != NULL;
 }
 

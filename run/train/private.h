@@ -69,6 +69,9 @@ typedef struct {
 RpTrainer *rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace,
                                  RpTrainMetrics *metrics, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* README.md of the checkpoint after @step: base, data, settings and losses. (transfer full) */
+char *rp_train_card(const RpTrainJob *job, guint64 step);
+
 /* Whether @step is saved: somebody asked, so many steps are over, or so many minutes. */
 gboolean rp_train_loop_is_due(const RpTrainLoop *loop, guint64 step);
 

@@ -304,9 +304,12 @@ gboolean
 rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
 {
     const RpRunSpec *run = loop->job->run;
+    g_autofree char *card = loop->files ? rp_train_card(loop->job, step) : NULL;
     const RpCheckpointOptions options = {
         .output = run->output,
         .model_dir = loop->job->model_dir,
+        .base = rp_model_is_hub_name(run->model) ? run->model : NULL,
+        .card = card,
         .keep = (guint)run->checkpoint.keep,
         .max_shard_bytes = SHARD_BYTES,
         .servers = loop->job->servers,

@@ -1,0 +1,96 @@
+/*
+ * The cache of Hugging Face's hub, as its own tools fill it:
+ *
+ *   models--Qwen--Qwen3-8B/refs/main            a commit, in text
+ *                          snapshots/COMMIT/    config.json and the rest, links into blobs/
+ */
+#include "core/catalogue/catalogue.h"
+
+#include <string.h>
+
+#define MAX_HUB_NAME 96 /* bytes of each part, as the hub has it */
+#define COMMIT_LENGTH 40
+
+/* Letters, digits, and dots, hyphens and underscores between them, but no two dots in a row. */
+static gboolean
+is_part(const char *text, gsize length)
+{
+    if (length == 0 || length > MAX_HUB_NAME || !g_ascii_isalnum(text[length - 1]))
+        return FALSE;
+    for (gsize i = 0; i < length; i++)
+        if (!g_ascii_isalnum(text[i]) &&
+            (i == 0 || strchr("-_.", text[i]) == NULL || (text[i] == '.' && text[i - 1] == '.')))
+            return FALSE;
+    return TRUE;
+}
+
+gboolean
+rp_model_is_hub_name(const char *word)
+{
+    g_return_val_if_fail(word != NULL, FALSE);
+
+    const char *slash = strchr(word, '/');
+
+    return slash != NULL && is_part(word, (gsize)(slash - word)) &&
+           is_part(slash + 1, strlen(slash + 1)) && !g_str_has_suffix(word, ".json") &&
+           !g_str_has_suffix(word, ".safetensors");
+}
+
+/* (transfer full) */
+static char *
+hub_cache(void)
+{
+    const char *cache = g_getenv("HF_HUB_CACHE"), *home = g_getenv("HF_HOME");
+
+    if (cache != NULL && *cache != '\0')
+        return g_strdup(cache);
+    return home != NULL && *home != '\0'
+               ? g_build_filename(home, "hub", NULL)
+               : g_build_filename(g_get_user_cache_dir(), "huggingface", "hub", NULL);
+}
+
+/* The snapshot that @repository's main is; %NULL: none is there. (transfer full) */
+static char *
+find_snapshot(const char *repository)
+{
+    g_autofree char *ref = g_build_filename(repository, "refs", "main", NULL);
+    g_autofree char *commit = NULL;
+
+    if (!g_file_get_contents(ref, &commit, NULL, NULL))
+        return NULL;
+    g_strstrip(commit);
+    if (strspn(commit, "0123456789abcdef") != COMMIT_LENGTH || commit[COMMIT_LENGTH] != '\0')
+        return NULL;
+    g_autofree char *snapshot = g_build_filename(repository, "snapshots", commit, NULL);
+
+    return g_file_test(snapshot, G_FILE_TEST_IS_DIR) ? g_steal_pointer(&snapshot) : NULL;
+}
+
+char *
+rp_model_hub_directory(const char *name)
+{
+    g_return_val_if_fail(rp_model_is_hub_name(name), NULL);
+
+    g_autofree char *cache = hub_cache();
+    g_auto(GStrv) parts = g_strsplit(name, "/", 2);
+    g_autofree char *folder = g_strdup_printf("models--%s--%s", parts[0], parts[1]);
+
+    return g_build_filename(cache, folder, NULL);
+}
+
+char *
+rp_model_path(const char *word)
+{
+    g_return_val_if_fail(word != NULL, NULL);
+
+    g_autofree char *name = g_path_get_basename(word);
+    g_autofree char *repository = NULL;
+
+    if (g_str_has_prefix(name, "models--"))
+        repository = g_strdup(word);
+    else if (rp_model_is_hub_name(word) && !g_file_test(word, G_FILE_TEST_EXISTS))
+        repository = rp_model_hub_directory(word);
+    char *snapshot = repository != NULL ? find_snapshot(repository) : NULL;
+
+    return snapshot != NULL ? snapshot : g_strdup(word);
+}
