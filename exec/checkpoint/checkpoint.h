@@ -5,13 +5,13 @@
  *   adapter_config.json, adapter_model.safetensors   of a run that trains adapters, as peft loads
  *                            them, instead of the model, whose config.json is here all the same
  *   tokenizer files of the model's directory     copied, if there are any
- *   README.md                the model card, if there is one
  *   optimizer.safetensors    fp32 master weights and moments: NAME.master, NAME.exp_avg, ...
  *   next.safetensors         asynchronous: the weights that the next forward reads
  *                            (each in shards of 1 GB at most, or of max_shard_bytes if less; of
  *                            several servers optimizer-server-1-of-4.safetensors ..., its parts)
  *   trainer_state.json       step, update state, data state, settings of the run (roundpipe-state/1)
  *   manifest.json            size and SHA-256 of every file above; written last
+ *   README.md                the model card, which people may edit
  *
  * OUTPUT/best is a link to the checkpoint of the lowest validation loss, where that is kept.
  *

@@ -134,7 +134,7 @@ rp_checkpoint_write_small(const RpCheckpointOptions *options, const RpCheckpoint
 
     return write_config(options, image, directory, error) &&
            copy_files(options, directory, error) &&
-           (card == NULL || write_text(directory, "README.md", card, strlen(card), error));
+           (card == NULL || write_text(directory, RP_CHECKPOINT_CARD, card, strlen(card), error));
 }
 
 gboolean

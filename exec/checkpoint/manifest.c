@@ -120,7 +120,7 @@ scan(const char *path, Writers writers, GError **error)
         const char *name = g_ptr_array_index(names, i);
         g_autofree char *inner = g_build_filename(path, name, NULL);
         struct stat status;
-        if (!is_theirs(name, writers))
+        if (!is_theirs(name, writers) || strcmp(name, RP_CHECKPOINT_CARD) == 0)
             continue;
         if (lstat(inner, &status) != 0) {
             rp_checkpoint_fail_errno(error, "read", inner, errno);

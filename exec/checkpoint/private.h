@@ -10,6 +10,7 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/safetensors/safetensors.h"
 
+#define RP_CHECKPOINT_CARD "README.md"
 #define RP_CHECKPOINT_CONFIG "config.json"
 #define RP_CHECKPOINT_MODEL "model.safetensors"
 #define RP_CHECKPOINT_OPTIMIZER "optimizer.safetensors"

@@ -304,12 +304,10 @@ gboolean
 rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
 {
     const RpRunSpec *run = loop->job->run;
-    g_autofree char *card = loop->files ? rp_train_card(loop->job, step) : NULL;
-    const RpCheckpointOptions options = {
+    RpCheckpointOptions options = {
         .output = run->output,
         .model_dir = loop->job->model_dir,
         .base = rp_model_is_hub_name(run->model) ? run->model : NULL,
-        .card = card,
         .keep = (guint)run->checkpoint.keep,
         .max_shard_bytes = SHARD_BYTES,
         .servers = loop->job->servers,
@@ -317,13 +315,14 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
     };
     const RpDataState state = rp_batcher_state(loop->batcher);
     g_auto(RpCheckpointWritten) written = {.step = step};
-    g_autofree char *weights = NULL;
+    g_autofree char *weights = NULL, *card = NULL;
     gint64 begin_us;
     gboolean begun = FALSE, due, save;
 
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
     begin_us = g_get_monotonic_time();
+    options.card = card = loop->files ? rp_train_card(loop->job, step) : NULL;
     rp_train_loop_settle(loop, TRUE);
     due = save = step != loop->saved_step;
     if (loop->files && due) {
