@@ -168,6 +168,11 @@ rp_planner_knows_buffers(const RpPlanOptions *options)
     return rp_schedule_is_rotated(options->schedule) && !options->schedule->split_backward;
 }
 
+/* The rule of free dispatch (RpPlanOptions.dispatch_rule) with the shortest iterations; the rotation, unless another
+ * is better. */
+guint rp_planner_choose_rule(const RpProfile *profile, const RpPartition *partition,
+                             const RpPlanOptions *options);
+
 typedef struct _RpPlanner RpPlanner;
 
 /**

@@ -253,7 +253,9 @@ GPtrArray *
 rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile, const RpAdviseRun *run,
                      guint max_candidates)
 {
-    FittingJudge judge = {{query, profile, &run->options}, G_MAXINT64};
+    RpPlanOptions quick = run->options;
+    FittingJudge searching = {{query, profile, &quick}, G_MAXINT64};
+    const RpAdviseJudge judge = {query, profile, &run->options};
     guint64 actions = (guint64)run->options.round * rp_advise_count_stages(run->partition);
     if (rp_profile_is_mixed(profile))
         actions *=
@@ -268,14 +270,17 @@ rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile, const
     GPtrArray *found = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
     guint round = 0;
 
-    add_fitting(&judge.judge, run, rp_partition_copy(run->partition), found);
+    /* to look for the best of each partition takes six times as long */
+    if (quick.dispatch == RP_DISPATCH_FREE)
+        quick.dispatch_rule = rp_planner_choose_rule(profile, run->partition, &quick);
+    add_fitting(&judge, run, rp_partition_copy(run->partition), found);
     add_fitting(
-        &judge.judge, run,
-        rp_partition_search_dispatched(profile, &search, judge_fitting, &judge, &round, NULL),
+        &judge, run,
+        rp_partition_search_dispatched(profile, &search, judge_fitting, &searching, &round, NULL),
         found);
     if (found->len == 0)
         return found;
-    search_shapes(&judge.judge, run, max_candidates, found);
+    search_shapes(&judge, run, max_candidates, found);
     return found;
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/base/units.h"
 #include "core/plan/planner.h"
+#include "core/plan/planner/pace.h"
 
 /* Halvings of the limit per stage, where it starts (times the device's memory), and the most blocks
  * a stage that rp_advise_fit_least() tries. */
@@ -115,10 +116,13 @@ lay_out(const RpProfile *profile, guint micro_batches, gboolean by_category, RpA
         options.round = micro_batches;
     if (!by_category && fits_streamed(profile, run->partition, &options))
         options.resident_limit = 0;
+    const gboolean known = rp_planner_knows_buffers(&options);
+
+    if (known && options.dispatch_rule == 0) /* whichever it is, they are the same */
+        options.dispatch_rule = RP_DISPATCH_RULES;
     g_autoptr(RpPlanner) planner = rp_planner_new(profile, run->partition, &options, &error);
 
-    if (planner == NULL ||
-        (!rp_planner_knows_buffers(&options) && !rp_planner_append_iteration(planner, &error))) {
+    if (planner == NULL || (!known && !rp_planner_append_iteration(planner, &error))) {
         rp_advise_take_error(run, error);
         return FALSE;
     }

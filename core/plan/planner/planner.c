@@ -1,7 +1,7 @@
 #include "core/plan/planner/interleave.h"
 #include "core/plan/planner/pace.h"
 
-#define TRIED_ITERATIONS 16 /* asynchronous, of a rule of dispatch */
+#define TRIED_ITERATIONS 8 /* asynchronous, of a rule of dispatch */
 
 struct _RpPlanner {
     RpPlanJob job;
@@ -28,10 +28,9 @@ time_of_rule(const RpProfile *profile, const RpPartition *partition, const RpPla
     return planner != NULL ? rp_interleave_time_ns(planner->interleave) - from_ns : G_MAXDOUBLE;
 }
 
-/* The rule of free dispatch with the shortest iterations; the rotation, unless another is
- * better. */
-static guint
-choose_rule(const RpProfile *profile, const RpPartition *partition, const RpPlanOptions *options)
+guint
+rp_planner_choose_rule(const RpProfile *profile, const RpPartition *partition,
+                       const RpPlanOptions *options)
 {
     RpPlanOptions tried = *options;
     guint best = RP_DISPATCH_RULES;
@@ -80,7 +79,7 @@ rp_planner_new(const RpProfile *profile, const RpPartition *partition, const RpP
         return NULL;
     if (planner->job.options.dispatch == RP_DISPATCH_FREE && !options->forward_only &&
         planner->job.options.dispatch_rule == 0)
-        planner->job.options.dispatch_rule = choose_rule(profile, partition, options);
+        planner->job.options.dispatch_rule = rp_planner_choose_rule(profile, partition, options);
     planner->interleave = rp_interleave_new(&planner->job);
     planner->fidelity =
         options->fidelity == RP_FIDELITY_FULL ? &rp_fidelity_full : &rp_fidelity_compute;
