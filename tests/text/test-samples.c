@@ -154,6 +154,38 @@ RP_TEST_OF(reads_lines_and_arrays, Fixture *f)
     assert_records(f, "a.json", "[]", "");
 }
 
+/* Python's csv.DictReader reads the same rows. */
+RP_TEST_OF(reads_tables, Fixture *f)
+{
+    assert_records(f, "a.csv", "prompt,completion\na,b\nc,d",
+                   "1:{\"prompt\":\"a\",\"completion\":\"b\"}|"
+                   "2:{\"prompt\":\"c\",\"completion\":\"d\"}|");
+    assert_records(f, "a.csv",
+                   "\xef\xbb\xbf"
+                   "text\r\n\"a, \"\"b\"\"\r\nc\"\r\n\r\nd \"e\"\r\n",
+                   "1:{\"text\":\"a, \\\"b\\\"\\u000d\\u000ac\"}|4:{\"text\":\"d \\\"e\\\"\"}|");
+    assert_records(f, "a.csv", "a,b,c\n,2,\n\"\",,3\n,,\n",
+                   "1:{\"b\":\"2\"}|2:{\"c\":\"3\"}|3:{}|");
+    assert_records(f, "a.tsv", "a\tb\nx, y\t\\n\n", "1:{\"a\":\"x, y\",\"b\":\"\\\\n\"}|");
+    assert_records(f, "a.csv", "", "");
+    assert_records(f, "a.csv", "text\n", "");
+}
+
+RP_TEST_OF(names_the_place_where_a_table_breaks, Fixture *f)
+{
+    assert_records(f, "a.csv", "a,b\n1,2\n3\n", "a.csv: line 3: expected 2 cells, found 1");
+    assert_records(f, "a.csv", "a,b\n1,2,3\n", "a.csv: line 2: expected 2 cells, found 3");
+    assert_records(f, "a.csv", "a\n\"x\ny\n",
+                   "a.csv: line 2: expected the \" that ends a cell, found the end of the file");
+    assert_records(f, "a.csv", "a\n\"x\ny\"z\n",
+                   "a.csv: line 3: expected a separator or a line's end behind a quoted cell, "
+                   "found something else");
+    assert_records(f, "a.csv", "a,b,a\n",
+                   "a.csv: line 1: expected a name for each column, found the same name twice");
+    assert_records(f, "a.csv", "a,,c\n",
+                   "a.csv: line 1: expected a name for each column, found an empty cell");
+}
+
 RP_TEST_OF(names_the_place_where_an_array_breaks, Fixture *f)
 {
     assert_records(f, "a.json", "",
@@ -166,7 +198,7 @@ RP_TEST_OF(names_the_place_where_an_array_breaks, Fixture *f)
     assert_records(f, "a.json", "[{}]\n\n7",
                    "a.json: line 3: expected nothing behind the array, found more");
     assert_records(f, "a.txt", "",
-                   "a.txt: expected a name that ends in .jsonl or .json, perhaps "
+                   "a.txt: expected a name that ends in .jsonl, .json, .csv or .tsv, perhaps "
                    "with .gz or .zst behind it, found another");
 }
 

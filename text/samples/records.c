@@ -5,11 +5,21 @@
 #include "core/base/quote.h"
 
 #define PIECE_BYTES ((gsize)1 << 18)
+#define MAX_COLUMNS 1024
+
+/* Endings of names, and how records stand in such a file. */
+typedef enum { NONE, LINES, ARRAY, COMMAS, TABS } Kind;
+static const struct {
+    const char *ending;
+    Kind kind;
+} endings[] = {
+    {".jsonl", LINES}, {".ndjson", LINES}, {".json", ARRAY}, {".csv", COMMAS}, {".tsv", TABS}};
 
 struct _RpRecords {
     RpInflate *inflate;
     char *name;
-    gboolean array; /* .json */
+    Kind kind;
+    GPtrArray *columns; /* of a table: names in JSON; %NULL: its first row was not read yet */
     char *piece;
     gsize from, to;
     guint64 line; /* newlines before @from */
@@ -17,35 +27,33 @@ struct _RpRecords {
     enum { BEFORE, FIRST, WITHIN, BEHIND } place; /* place in an array */
 };
 
-static gboolean
-find_kind(const char *path, gboolean *array)
+static Kind
+find_kind(const char *path)
 {
     g_autofree char *name = rp_inflate_name(path);
 
-    *array = g_str_has_suffix(name, ".json");
-    return *array || g_str_has_suffix(name, ".jsonl") || g_str_has_suffix(name, ".ndjson");
+    for (guint i = 0; i < G_N_ELEMENTS(endings); i++)
+        if (g_str_has_suffix(name, endings[i].ending))
+            return endings[i].kind;
+    return NONE;
 }
 
 gboolean
 rp_records_can_read(const char *path)
 {
-    gboolean array;
-
-    return find_kind(path, &array);
+    return find_kind(path) != NONE;
 }
 
 char *
 rp_records_hint(const char *path)
 {
-    static const char *const kinds[] = {"parquet", "csv"};
     const char *slash = strchr(path, '/');
 
-    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
-        if (g_str_has_suffix(path, kinds[i]))
-            return g_strdup_printf(
-                "Python's datasets rewrites it: load_dataset(\"%s\", data_files=\"%s\", "
-                "split=\"train\").to_json(\"data.jsonl\")",
-                kinds[i], path);
+    if (g_str_has_suffix(path, ".parquet"))
+        return g_strdup_printf(
+            "Python's datasets rewrites it: load_dataset(\"parquet\", data_files=\"%s\", "
+            "split=\"train\").to_json(\"data.jsonl\")",
+            path);
     if (g_file_test(path, G_FILE_TEST_EXISTS) || slash == NULL || slash == path || *path == '.' ||
         strchr(slash + 1, '/') != NULL || strchr(slash + 1, '.') != NULL)
         return NULL;
@@ -58,15 +66,15 @@ rp_records_hint(const char *path)
 RpRecords *
 rp_records_open(const char *path, GError **error)
 {
-    gboolean array;
+    const Kind kind = find_kind(path);
     g_autofree char *name = rp_display_name(path);
 
-    if (!find_kind(path, &array)) {
+    if (kind == NONE) {
         g_autofree char *hint = rp_records_hint(path);
 
         g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_FILE,
-                    "%s: expected a name that ends in .jsonl or .json, perhaps with .gz or .zst "
-                    "behind it, found another%s%s",
+                    "%s: expected a name that ends in .jsonl, .json, .csv or .tsv, perhaps with "
+                    ".gz or .zst behind it, found another%s%s",
                     name, hint != NULL ? "; " : "", hint != NULL ? hint : "");
         return NULL;
     }
@@ -76,7 +84,7 @@ rp_records_open(const char *path, GError **error)
     RpRecords *records = g_new0(RpRecords, 1);
     records->inflate = inflate;
     records->name = g_steal_pointer(&name);
-    records->array = array;
+    records->kind = kind;
     records->piece = g_malloc(PIECE_BYTES);
     return records;
 }
@@ -87,6 +95,7 @@ rp_records_free(RpRecords *records)
     if (records == NULL)
         return;
     rp_inflate_free(records->inflate);
+    g_clear_pointer(&records->columns, g_ptr_array_unref);
     g_free(records->piece);
     g_free(records->name);
     g_free(records);
@@ -114,12 +123,18 @@ fill(RpRecords *records, GError **error)
 }
 
 static gboolean
+fail_long(const RpRecords *records, guint64 line, GError **error)
+{
+    return rp_samples_fail(records->name, line, "at most " G_STRINGIFY(64) " MiB in a record",
+                           "more", error);
+}
+
+static gboolean
 append(const RpRecords *records, GString *text, const char *bytes, gsize n, guint64 line,
        GError **error)
 {
     if (text->len + n > RP_RECORD_MAX_BYTES)
-        return rp_samples_fail(records->name, line, "at most " G_STRINGIFY(64) " MiB in a record",
-                               "more", error);
+        return fail_long(records, line, error);
     g_string_append_len(text, bytes, (gssize)n);
     return TRUE;
 }
@@ -243,9 +258,165 @@ next_element(RpRecords *records, GString *text, guint64 *line, gboolean *found, 
     return copy_element(records, text, *line, error);
 }
 
+/* ---- tables: RFC 4180, whose first row names the columns ---- */
+
+/* Appends the cell at @records to @cell. @c: (out): the byte behind it, or -1 */
+static gboolean
+read_cell(RpRecords *records, char separator, guint64 line, GString *cell, int *c, GError **error)
+{
+    gboolean quoted;
+
+    *c = peek(records, error);
+    quoted = *c == '"';
+    if (quoted)
+        step(records);
+    while ((*c = peek(records, error)) != -2) {
+        const char byte = (char)*c;
+
+        if (*c == -1 && quoted)
+            return rp_samples_fail(records->name, line, "the \" that ends a cell",
+                                   "the end of the file", error);
+        if (!quoted && (*c == -1 || byte == separator || byte == '\n'))
+            break;
+        step(records);
+        if (quoted && byte == '"' && (*c = peek(records, error)) != '"')
+            break;
+        if (quoted && byte == '"')
+            step(records);
+        if (!append(records, cell, &byte, 1, line, error))
+            return FALSE;
+    }
+    if (!quoted && cell->len > 0 && cell->str[cell->len - 1] == '\r')
+        g_string_truncate(cell, cell->len - 1);
+    if (quoted && *c == '\r') {
+        step(records);
+        *c = peek(records, error);
+    }
+    return *c == -2 ? FALSE
+                    : *c == -1 || *c == separator || *c == '\n' ||
+                          rp_samples_fail(records->name, records->line,
+                                          "a separator or a line's end behind a quoted cell",
+                                          "something else", error);
+}
+
+/* Reads a row's cells into @cells. @found: (out): FALSE at the end; empty lines are passed over */
+static gboolean
+read_row(RpRecords *records, GPtrArray *cells, guint64 *line, gboolean *found, GError **error)
+{
+    const char separator = records->kind == TABS ? '\t' : ',';
+    gsize bytes = 0;
+    int c;
+
+    while ((c = peek(records, error)) == '\n' || c == '\r')
+        step(records);
+    *line = records->line;
+    *found = c >= 0;
+    for (gboolean more = *found; more;) {
+        GString *cell = g_string_new(NULL);
+
+        g_ptr_array_add(cells, cell);
+        if (cells->len > MAX_COLUMNS)
+            return rp_samples_fail(records->name, *line,
+                                   "at most " G_STRINGIFY(MAX_COLUMNS) " columns", "more", error);
+        if (!read_cell(records, separator, *line, cell, &c, error))
+            return FALSE;
+        bytes += cell->len;
+        if (bytes > RP_RECORD_MAX_BYTES)
+            return fail_long(records, *line, error);
+        if (c >= 0)
+            step(records);
+        more = c == separator;
+    }
+    return c != -2;
+}
+
+static void
+free_cell(gpointer cell)
+{
+    g_string_free(cell, TRUE);
+}
+
+/* @text as a string of JSON. */
+static void
+append_string(GString *json, const GString *text)
+{
+    g_string_append_c(json, '"');
+    for (gsize i = 0; i < text->len; i++) {
+        const guchar byte = (guchar)text->str[i];
+
+        if (byte < ' ')
+            g_string_append_printf(json, "\\u%04x", byte);
+        else if (byte == '"' || byte == '\\')
+            g_string_append_printf(json, "\\%c", byte);
+        else
+            g_string_append_c(json, (char)byte);
+    }
+    g_string_append_c(json, '"');
+}
+
+static gboolean
+read_columns(RpRecords *records, GError **error)
+{
+    g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(free_cell);
+    guint64 line;
+    gboolean found;
+
+    if (!read_row(records, names, &line, &found, error))
+        return FALSE;
+    if (found && g_str_has_prefix(((GString *)names->pdata[0])->str, "\xef\xbb\xbf"))
+        g_string_erase(names->pdata[0], 0, 3);
+    for (guint i = 0; i < names->len; i++)
+        for (guint k = 0; k <= i; k++) {
+            const GString *name = names->pdata[i], *other = names->pdata[k];
+            const gboolean again = k < i && g_string_equal(name, other);
+
+            if (again || name->len == 0)
+                return rp_samples_fail(records->name, line, "a name for each column",
+                                       again ? "the same name twice" : "an empty cell", error);
+        }
+    records->columns = g_steal_pointer(&names);
+    return TRUE;
+}
+
+/* The row as an object of JSON, without the columns whose cells are empty. */
+static gboolean
+next_row(RpRecords *records, GString *text, guint64 *line, gboolean *found, GError **error)
+{
+    g_autoptr(GPtrArray) cells = g_ptr_array_new_with_free_func(free_cell);
+    const gsize at = text->len;
+
+    if ((records->columns == NULL && !read_columns(records, error)) ||
+        !read_row(records, cells, line, found, error))
+        return FALSE;
+    if (!*found)
+        return TRUE;
+    if (cells->len != records->columns->len) {
+        g_autofree char *expected = g_strdup_printf("%u cells", records->columns->len);
+        g_autofree char *were = g_strdup_printf("%u", cells->len);
+
+        return rp_samples_fail(records->name, *line, expected, were, error);
+    }
+    g_string_append_c(text, '{');
+    for (guint i = 0; i < cells->len; i++) {
+        const GString *cell = cells->pdata[i];
+
+        if (cell->len == 0)
+            continue;
+        if (text->len > at + 1)
+            g_string_append_c(text, ',');
+        append_string(text, records->columns->pdata[i]);
+        g_string_append_c(text, ':');
+        append_string(text, cell);
+    }
+    g_string_append_c(text, '}');
+    return TRUE;
+}
+
 gboolean
 rp_records_next(RpRecords *records, GString *text, guint64 *line, gboolean *found, GError **error)
 {
     *found = FALSE;
-    return (records->array ? next_element : next_line)(records, text, line, found, error);
+    return (records->kind == LINES   ? next_line
+            : records->kind == ARRAY ? next_element
+                                     : next_row)(records, text, line, found, error);
 }

@@ -75,8 +75,8 @@ gboolean rp_inflate_read(RpInflate *inflate, char *to, gsize space, gsize *n,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /*
- * Records of a file, one after the other: the lines of a .jsonl, or the elements of the array that a
- * .json holds; compressed or not. Memory is that of one record.
+ * Records of a file, one after the other: the lines of a .jsonl, the elements of the array that a .json
+ * holds, or the rows of a .csv or .tsv as objects of their cells; compressed or not. Memory is that of one record.
  */
 
 #define RP_RECORD_MAX_BYTES ((gsize)64 << 20)
@@ -86,7 +86,7 @@ typedef struct _RpRecords RpRecords;
 /* Whether @path is of a kind that is read here. */
 gboolean rp_records_can_read(const char *path);
 
-/* How the records of parquet, CSV or a data set's name get into such a file. Returns: (transfer full)
+/* How the records of parquet or a data set's name get into such a file. Returns: (transfer full)
  * (nullable): nothing is known of another */
 char *rp_records_hint(const char *path);
 
@@ -100,7 +100,7 @@ guint64 rp_records_offset(const RpRecords *records);
 
 /**
  * rp_records_next:
- * @text: the record is appended, as it stands in the file; not checked
+ * @text: the record is appended, as it stands in the file or as an object of a row's cells; not checked
  * @line: (out): lines of the file before it
  * @found: (out): whether there was one
  *
