@@ -49,10 +49,8 @@ cut_arena(const RpPlan *plan, RpSweep *sweep, guint32 arena, guint32 first, guin
         if (n_unique == 0 || borders[n_unique - 1] != borders[i])
             borders[n_unique++] = borders[i];
     for (guint32 i = 0; i < n_unique; i++)
-        sweep->atoms[first + i] = (RpAtom){.arena = arena,
-                                           .offset = borders[i],
-                                           .writer = {.task = RP_NO_TASK},
-                                           .readers = RP_NO_TASK};
+        sweep->atoms[first + i] =
+            (RpAtom){.arena = arena, .offset = borders[i], .writer = {.id = RP_TASK_NONE}};
     for (guint i = 0; i < n_buffers; i++) {
         const RpBuffer *buffer = rp_plan_buffer(plan, i);
         RpHolder *run = &sweep->holders[i];
@@ -82,34 +80,36 @@ inherit(RpSweep *sweep, const RpAtom *before, guint32 n_before)
         if (before[k].arena != atom->arena || before[k].offset > atom->offset)
             continue;
         atom->writer = before[k].writer;
-        atom->write = before[k].write;
-        for (guint32 r = before[k].readers; r != RP_NO_TASK;) {
-            RpReader reader = g_array_index(sweep->readers, RpReader, r);
-
-            r = reader.next;
-            reader.next = atom->readers;
-            atom->readers = sweep->readers->len;
-            g_array_append_val(sweep->readers, reader);
-        }
+        atom->through = before[k].through;
+        atom->n_readers = atom->max_readers = before[k].n_readers;
+        atom->readers = g_memdup2(before[k].readers, atom->n_readers * sizeof(RpToucher));
     }
+}
+
+static void
+free_atoms(RpAtom *atoms, guint32 n)
+{
+    for (guint32 i = 0; i < n; i++)
+        g_free(atoms[i].readers);
+    g_free(atoms);
 }
 
 void
 rp_sweep_cut_arenas(RpVerifier *verifier)
 {
     if (verifier->sweep == NULL) {
-        verifier->sweep = g_new(RpSweep, 1);
-        *verifier->sweep = (RpSweep){.unused = RP_NO_TASK};
-        verifier->sweep->readers = g_array_new(FALSE, FALSE, sizeof(RpReader));
+        verifier->sweep = g_new0(RpSweep, 1);
         verifier->sweep->expected = g_array_new(FALSE, FALSE, sizeof(RpExpected));
     }
     RpSweep *sweep = verifier->sweep;
     const RpPlan *plan = verifier->plan;
     gsize n_buffers = rp_plan_n_buffers(plan);
     g_autofree guint64 *borders = g_new(guint64, 2 * n_buffers + 1);
-    g_autofree RpAtom *before = g_steal_pointer(&sweep->atoms);
+    RpAtom *before = sweep->atoms;
     const guint32 n_before = sweep->n_atoms;
 
+    for (gsize i = 0; i < sweep->n_buffers; i++) /* tables are checked anew */
+        g_clear_pointer(&sweep->holders[i].owner, g_free);
     sweep->holders = g_renew(RpHolder, sweep->holders, n_buffers + 1);
     for (gsize i = sweep->n_buffers; i < n_buffers; i++)
         sweep->holders[i] = (RpHolder){.count = 0};
@@ -119,6 +119,7 @@ rp_sweep_cut_arenas(RpVerifier *verifier)
     for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++)
         sweep->n_atoms += cut_arena(plan, sweep, arena, sweep->n_atoms, borders);
     inherit(sweep, before, n_before);
+    free_atoms(before, n_before);
 }
 
 void
@@ -126,9 +127,10 @@ rp_sweep_free(RpSweep *sweep)
 {
     if (sweep == NULL)
         return;
-    g_array_unref(sweep->readers);
+    for (guint i = 0; i < sweep->n_buffers; i++)
+        g_free(sweep->holders[i].owner);
     g_array_unref(sweep->expected);
-    g_free(sweep->atoms);
+    free_atoms(sweep->atoms, sweep->n_atoms);
     g_free(sweep->holders);
     g_free(sweep);
 }
@@ -145,38 +147,28 @@ compare_ids(gconstpointer a, gconstpointer b)
 
 /* If the task of @by becomes an old one, its place and clock move to the old tasks. */
 static void
-keep_old(const RpVerifier *verifier, GArray *old, RpToucher *by, guint32 n)
+keep_old(const RpVerifier *verifier, GArray *old, const RpToucher *by, RpTaskId first)
 {
-    RpOldTask kept = {.id = by->id, .lane = by->lane, .position = by->position};
-
-    if (by->task == RP_NO_TASK)
+    if (by->id >= first)
         return;
-    if (by->task == RP_OLD_TASK)
-        kept.end_row = rp_verifier_old(verifier, by->id)->end_row;
-    else if (by->task < n)
-        kept.end_row = verifier->end_row[by->task];
-    if (by->task == RP_OLD_TASK || by->task < n) {
-        by->task = RP_OLD_TASK;
-        g_array_append_val(old, kept);
-    } else {
-        by->task -= n;
-    }
+    const RpOldTask kept = {by->id, *rp_verifier_place(verifier, by->id)};
+    g_array_append_val(old, kept);
 }
 
 void
 rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n)
 {
-    RpSweep *sweep = verifier->sweep;
+    const RpTaskId first = verifier->first_id + n;
+    const RpSweep *sweep = verifier->sweep;
     GArray *old = g_array_new(FALSE, FALSE, sizeof(RpOldTask));
     guint unique = 0;
 
     for (guint32 i = 0; sweep != NULL && i < sweep->n_atoms; i++) {
-        RpAtom *atom = &sweep->atoms[i];
+        const RpAtom *atom = &sweep->atoms[i];
 
-        keep_old(verifier, old, &atom->writer, n);
-        for (guint32 r = atom->readers; r != RP_NO_TASK;
-             r = g_array_index(sweep->readers, RpReader, r).next)
-            keep_old(verifier, old, &g_array_index(sweep->readers, RpReader, r).by, n);
+        keep_old(verifier, old, &atom->writer, first);
+        for (guint32 r = 0; r < atom->n_readers; r++)
+            keep_old(verifier, old, &atom->readers[r], first);
     }
     g_array_sort(old, compare_ids);
     for (guint i = 0; i < old->len; i++) {
@@ -190,23 +182,23 @@ rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n)
     verifier->old = old;
 }
 
-/* The value that stands in a buffer. @writer: (out): who wrote it, or part of it since */
 RpSymbol
-rp_holder_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer)
+rp_verifier_find_value(const RpVerifier *verifier, guint32 buffer, guint32 *writer)
 {
+    const RpHolder *holder = &verifier->sweep->holders[buffer];
     guint unwritten = 0, broken = 0;
 
     *writer = RP_NO_TASK;
     for (guint32 a = 0; a < holder->count; a++) {
         const RpAtom *atom = &verifier->sweep->atoms[holder->first + a];
 
-        unwritten += atom->writer.task == RP_NO_TASK;
-        if (atom->write != holder->write) {
-            broken++;
-            *writer = atom->writer.task;
-        } else if (broken == 0) {
-            *writer = atom->writer.task;
+        if (atom->writer.id == RP_TASK_NONE) {
+            unwritten++;
+            continue;
         }
+        if (atom->through != buffer || broken == 0)
+            *writer = rp_verifier_index(verifier, atom->writer.id);
+        broken += atom->through != buffer;
     }
     if (unwritten > 0 && !verifier->whole)
         return (RpSymbol){.kind = RP_VALUE_UNKNOWN};

@@ -16,22 +16,59 @@
  */
 #include "core/verify/private.h"
 
-/* The parts of an action: of a stage and a micro-batch. */
-typedef enum { FORWARD, BACKWARD, WEIGHTS, N_PARTS } Part;
+/* What distinguishes the tasks of a kind in one iteration, of which there is one each. */
+typedef enum {
+    NOTHING,      /* there may be any */
+    BY_ACTION,    /* stage and micro-batch; the other kinds of actions have these as their parts */
+    BY_VALUE,     /* layer, or boundary, and micro-batch */
+    BY_CHUNK,     /* round and chunk of a stage */
+    BY_SLOT,      /* round and stage; a sum of several rounds counts for each */
+    BY_DEVICE,    /* and layer */
+    BY_LAYER,     /* */
+    BY_ITERATION, /* */
+} Identity;
+
+/* The rule that a task breaks which is there twice, and its sentence. */
 static const struct {
-    const char *name, *twice;
-} part_names[N_PARTS] = {{"forward", "a forward runs twice"},
-                         {"backward", "a backward runs twice"},
-                         {"weight gradient", "a weight gradient runs twice"}};
+    guint8 identity;
+    guint8 rule;
+    const char *twice;
+} rows[RP_N_TASK_KINDS] = {
+    [RP_TASK_FORWARD] = {BY_ACTION, RP_RULE_ACTIONS, "a forward runs twice"},
+    [RP_TASK_BACKWARD] = {BY_ACTION, RP_RULE_ACTIONS, "a backward runs twice"},
+    [RP_TASK_WEIGHT_GRADIENT] = {BY_ACTION, RP_RULE_ACTIONS, "a weight gradient runs twice"},
+    [RP_TASK_ACTIVATION_DOWNLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
+    [RP_TASK_ACTIVATION_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
+    [RP_TASK_STASH_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
+    [RP_TASK_ACTGRAD_DOWNLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
+    [RP_TASK_ACTGRAD_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
+    [RP_TASK_SAVED_DOWNLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
+    [RP_TASK_SAVED_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
+    [RP_TASK_PARAMETER_UPLOAD] = {BY_CHUNK, RP_RULE_TRANSFERS, "the same chunk is uploaded twice"},
+    [RP_TASK_RESIDENT_UPLOAD] = {BY_DEVICE, RP_RULE_TRANSFERS,
+                                 "weights that stay are uploaded twice"},
+    [RP_TASK_GRADIENT_DOWNLOAD] = {BY_CHUNK, RP_RULE_TRANSFERS,
+                                   "the same chunk is downloaded twice"},
+    [RP_TASK_EXPAND] = {BY_SLOT, RP_RULE_TRANSFERS, "the same parameters are expanded twice"},
+    [RP_TASK_GRADIENT_ACCUMULATE] = {BY_SLOT, RP_RULE_TRANSFERS,
+                                     "the same gradients are summed twice"},
+    [RP_TASK_NORM] = {BY_ITERATION, RP_RULE_DECISION, "two norms decide on one iteration"},
+    [RP_TASK_EARLY_STEP] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+    [RP_TASK_GRADIENT_COPY] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+    [RP_TASK_OPTIMIZER_STEP] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+    [RP_TASK_PARAMETER_COPY] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+    [RP_TASK_LATE_STEP] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+    [RP_TASK_REDUCE] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+    [RP_TASK_AGREE] = {BY_ITERATION, RP_RULE_DECISION, "two norms decide on one iteration"},
+    [RP_TASK_GATHER] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+};
 
 struct _RpLedger {
-    RpTaskId base;             /* tasks are kept as id - base + 1; 0: none */
-    guint32 *actions[N_PARTS]; /* [stage * M + micro-batch] */
-    guint32 *first, *last; /* `compute`: [stage * n_lanes + lane] forward; that makes gradients */
-    guint32 *done;         /* tasks of which there must be one: see identity_of() */
+    RpTaskId *done;         /* [first_identity of the kind + identity_of()]; RP_TASK_NONE: none */
+    RpTaskId *first, *last; /* `compute`: [stage * n_lanes + lane] forward; that makes gradients */
     guint n[RP_N_TASK_KINDS];
-    guint32 last_step; /* one of the steps */
-    gboolean checked;  /* its actions */
+    RpTaskId last_step; /* one of the steps */
+    gboolean checked;   /* its actions */
 };
 
 static void
@@ -39,11 +76,9 @@ free_ledger(gpointer data)
 {
     RpLedger *ledger = data;
 
-    for (guint p = 0; p < N_PARTS; p++)
-        g_free(ledger->actions[p]);
+    g_free(ledger->done);
     g_free(ledger->first);
     g_free(ledger->last);
-    g_free(ledger->done);
     g_free(ledger);
 }
 
@@ -58,74 +93,65 @@ rp_verifier_n_summed(const RpVerifier *verifier, const RpTask *task)
     return n;
 }
 
-/* Which of the different tasks of a kind that an iteration may have a task is: one of rows x columns; two of
- * each if it may come twice. */
-typedef struct {
-    gsize rows, columns;
-    gsize row, column;
-    gsize copies;
-} Identity;
-
-/* Nothing of actions. @task: (nullable): %NULL: how many there are. A sum of several rounds is the first of
- * them. */
-static Identity
-identity_of(const RpVerifier *verifier, RpTaskKind kind, const RpTask *task)
+/* Number of a task among those of its kind; of an action, that of a part. @n: (out): how many there are. What is
+ * by slot may come twice in each: the second ones are numbered behind. */
+static gsize
+identity_of(const RpVerifier *verifier, RpTaskKind kind, const RpTask *task, gsize *n)
 {
-    static const RpTask first = {.stage = 0};
-    const RpTask *of = task != NULL ? task : &first;
-    const gsize rounds = verifier->rounds, layers = verifier->n_layers;
-    const gsize round = rp_verifier_slot_round(verifier, of->round);
+    const gsize layers = verifier->n_layers, stages = verifier->n_stages;
+    const gsize round = kind == RP_TASK_GRADIENT_ACCUMULATE
+                            ? task->round
+                            : rp_verifier_slot_round(verifier, task->round);
+    const gsize chunks = verifier->first_chunk[stages];
 
-    switch (kind) {
-    case RP_TASK_PARAMETER_UPLOAD:
-        return (Identity){rounds, verifier->first_parameter[verifier->n_stages], round,
-                          verifier->first_parameter[of->stage] + of->chunk, 2};
-    case RP_TASK_GRADIENT_DOWNLOAD:
-        return (Identity){rounds, verifier->first_gradient[verifier->n_stages], round,
-                          verifier->first_gradient[of->stage] + of->chunk, 1};
-    case RP_TASK_EXPAND:
-        return (Identity){rounds, verifier->n_stages, round, of->stage, 2};
-    case RP_TASK_GRADIENT_ACCUMULATE:
-        return (Identity){rounds, verifier->n_stages,
-                          of->round + 1U - (task != NULL ? rp_verifier_n_summed(verifier, of) : 1),
-                          of->stage, 1};
-    case RP_TASK_RESIDENT_UPLOAD:
-        return (Identity){rp_plan_gpus(verifier->plan), layers,
-                          rp_plan_lane_device(verifier->plan, of->lane), of->layer, 1};
-    case RP_TASK_NORM:
-    case RP_TASK_AGREE:
-        return (Identity){1, 1, 0, 0, 1};
-    case RP_TASK_BARRIER:
-        return (Identity){0, 0, 0, 0, 1};
-    default: /* of a micro-batch, or of the optimizer */
-        if (kind > RP_TASK_SAVED_UPLOAD)
-            return (Identity){1, layers, 0, of->layer, 1};
-        return (Identity){kind < RP_TASK_ACTIVATION_DOWNLOAD ? 0 : layers, verifier->micro_batches,
-                          of->layer, of->micro_batch, 1};
+    switch ((Identity)rows[kind].identity) {
+    case BY_ACTION:
+        *n = stages * verifier->micro_batches;
+        return (gsize)task->stage * verifier->micro_batches + task->micro_batch;
+    case BY_VALUE:
+        *n = layers * verifier->micro_batches;
+        return (gsize)task->layer * verifier->micro_batches + task->micro_batch;
+    case BY_CHUNK:
+        *n = 2 * verifier->rounds * chunks;
+        return round * chunks + verifier->first_chunk[task->stage] + task->chunk;
+    case BY_SLOT:
+        *n = 2 * verifier->rounds * stages;
+        return round * stages + task->stage;
+    case BY_DEVICE:
+        *n = rp_plan_gpus(verifier->plan) * layers;
+        return rp_plan_lane_device(verifier->plan, task->lane) * layers + task->layer;
+    case BY_LAYER:
+        *n = layers;
+        return task->layer;
+    case BY_ITERATION:
+        *n = 1;
+        return 0;
+    default:
+        *n = 0;
+        return 0;
     }
 }
 
-static gsize
-n_identities(const RpVerifier *verifier, RpTaskKind kind)
+static RpTaskId *
+new_entries(gsize n)
 {
-    const Identity all = identity_of(verifier, kind, NULL);
+    RpTaskId *entries = g_new(RpTaskId, n + 1);
 
-    return all.rows * all.columns * all.copies;
+    for (gsize i = 0; i < n; i++)
+        entries[i] = RP_TASK_NONE;
+    return entries;
 }
 
 static RpLedger *
 new_ledger(const RpVerifier *verifier)
 {
-    const gsize n = (gsize)verifier->n_stages * verifier->micro_batches;
     RpLedger *ledger = g_new0(RpLedger, 1);
 
-    for (guint p = 0; p < N_PARTS; p++)
-        ledger->actions[p] = g_new0(guint32, n + 1);
-    if (verifier->full) {
-        ledger->done = g_new0(guint32, verifier->first_identity[RP_N_TASK_KINDS] + 1);
-    } else {
-        ledger->first = g_new0(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
-        ledger->last = g_new0(guint32, (gsize)verifier->n_stages * verifier->n_lanes + 1);
+    ledger->done = new_entries(verifier->first_identity[RP_N_TASK_KINDS]);
+    ledger->last_step = RP_TASK_NONE;
+    if (!verifier->full) {
+        ledger->first = new_entries((gsize)verifier->n_stages * verifier->n_lanes);
+        ledger->last = new_entries((gsize)verifier->n_stages * verifier->n_lanes);
     }
     return ledger;
 }
@@ -134,32 +160,22 @@ new_ledger(const RpVerifier *verifier)
 static RpLedger *
 find_ledger(const RpVerifier *verifier, guint32 iteration)
 {
-    if (verifier->ledgers == NULL || iteration < verifier->first_iteration ||
+    if (iteration < verifier->first_iteration ||
         iteration - verifier->first_iteration >= verifier->ledgers->len)
         return NULL;
     return g_ptr_array_index(verifier->ledgers, iteration - verifier->first_iteration);
 }
 
 static RpLedger *
-ledger_of(RpVerifier *verifier, guint32 index)
+ledger_of(RpVerifier *verifier, guint32 iteration)
 {
-    const guint32 iteration = rp_verifier_task(verifier, index)->iteration;
-
-    if (verifier->ledgers == NULL) {
-        verifier->ledgers = g_ptr_array_new_with_free_func(free_ledger);
+    if (verifier->ledgers->len == 0)
         verifier->first_iteration = iteration;
-    }
     for (; iteration < verifier->first_iteration; verifier->first_iteration--)
-        g_ptr_array_insert(verifier->ledgers, 0, NULL);
-    if (iteration - verifier->first_iteration >= verifier->ledgers->len)
-        g_ptr_array_set_size(verifier->ledgers, (gint)(iteration - verifier->first_iteration + 1));
-    RpLedger **ledger =
-        (RpLedger **)&g_ptr_array_index(verifier->ledgers, iteration - verifier->first_iteration);
-    if (*ledger == NULL) {
-        *ledger = new_ledger(verifier);
-        (*ledger)->base = verifier->first_id + index;
-    }
-    return *ledger;
+        g_ptr_array_insert(verifier->ledgers, 0, new_ledger(verifier));
+    while (iteration - verifier->first_iteration >= verifier->ledgers->len)
+        g_ptr_array_add(verifier->ledgers, new_ledger(verifier));
+    return find_ledger(verifier, iteration);
 }
 
 static gboolean
@@ -169,22 +185,6 @@ has_actions(const RpLedger *ledger)
         if (ledger->n[kind] > 0)
             return TRUE;
     return FALSE;
-}
-
-/* A task as the ledger keeps it, and back. */
-static guint32
-entry_of(const RpVerifier *verifier, const RpLedger *ledger, guint32 index)
-{
-    return (guint32)(verifier->first_id + index - ledger->base) + 1;
-}
-static guint32
-task_of(const RpVerifier *verifier, const RpLedger *ledger, guint32 entry)
-{
-    const RpTaskId id = ledger->base + entry - 1;
-
-    if (entry == 0)
-        return RP_NO_TASK;
-    return id < verifier->first_id ? RP_OLD_TASK : (guint32)(id - verifier->first_id);
 }
 
 /* Whether tasks of the iteration may have been retired. */
@@ -197,12 +197,20 @@ is_partial(const RpVerifier *verifier, guint32 iteration)
 /* ---- entries ---- */
 
 static void
-enter_once(RpVerifier *verifier, const RpLedger *ledger, guint32 *place, guint32 index, RpRule rule,
-           const char *text)
+enter_once(RpVerifier *verifier, RpTaskId *place, guint32 index, RpTaskKind kind)
 {
-    if (*place != 0)
-        rp_verifier_fail(verifier, rule, task_of(verifier, ledger, *place), index, "%s", text);
-    *place = entry_of(verifier, ledger, index);
+    if (*place != RP_TASK_NONE)
+        rp_verifier_fail(verifier, (RpRule)rows[kind].rule, rp_verifier_index(verifier, *place),
+                         index, "%s", rows[kind].twice);
+    *place = verifier->first_id + index;
+}
+
+static RpTaskId *
+action_place(const RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guint32 stage,
+             guint32 micro_batch)
+{
+    return &ledger->done[verifier->first_identity[part] + (gsize)stage * verifier->micro_batches +
+                         micro_batch];
 }
 
 static void
@@ -210,99 +218,89 @@ enter_action(RpVerifier *verifier, RpLedger *ledger, guint32 index)
 {
     RpActionPart parts[2];
     const guint n = rp_action_parts(verifier, rp_verifier_task(verifier, index), parts);
+    const guint32 lane = verifier->places[index].lane;
 
     for (guint i = 0; i < n; i++) {
-        const gsize at = (gsize)parts[i].stage * verifier->micro_batches + parts[i].micro_batch;
-        const gboolean done[N_PARTS] = {parts[i].forward && parts[i].begins,
-                                        parts[i].backward && parts[i].ends,
-                                        parts[i].weights && parts[i].ends};
+        const guint32 stage = parts[i].stage, micro_batch = parts[i].micro_batch;
+        const gsize end = (gsize)stage * verifier->n_lanes + lane;
+        const struct {
+            gboolean done;
+            RpTaskKind kind;
+        } kinds[] = {{parts[i].forward && parts[i].begins, RP_TASK_FORWARD},
+                     {parts[i].backward && parts[i].ends, RP_TASK_BACKWARD},
+                     {parts[i].weights && parts[i].ends, RP_TASK_WEIGHT_GRADIENT}};
 
-        const gsize end = (gsize)parts[i].stage * verifier->n_lanes + verifier->lane[index];
-        if (!verifier->full && done[FORWARD] && ledger->first[end] == 0)
-            ledger->first[end] = entry_of(verifier, ledger, index);
-        if (!verifier->full && done[WEIGHTS])
-            ledger->last[end] = entry_of(verifier, ledger, index);
-        for (guint p = 0; p < N_PARTS; p++)
-            if (done[p])
-                enter_once(verifier, ledger, &ledger->actions[p][at], index, RP_RULE_ACTIONS,
-                           part_names[p].twice);
+        if (!verifier->full && kinds[0].done && ledger->first[end] == RP_TASK_NONE)
+            ledger->first[end] = verifier->first_id + index;
+        if (!verifier->full && kinds[2].done)
+            ledger->last[end] = verifier->first_id + index;
+        for (guint p = 0; p < G_N_ELEMENTS(kinds); p++)
+            if (kinds[p].done)
+                enter_once(verifier,
+                           action_place(verifier, ledger, kinds[p].kind, stage, micro_batch), index,
+                           kinds[p].kind);
     }
 }
-
-/* The rule that a task breaks which is there twice, and its sentence. */
-static const struct {
-    RpRule rule;
-    const char *text;
-} twice[RP_N_TASK_KINDS] = {
-    [RP_TASK_PARAMETER_UPLOAD] = {RP_RULE_TRANSFERS, "the same chunk is uploaded twice"},
-    [RP_TASK_RESIDENT_UPLOAD] = {RP_RULE_TRANSFERS, "weights that stay are uploaded twice"},
-    [RP_TASK_GRADIENT_DOWNLOAD] = {RP_RULE_TRANSFERS, "the same chunk is downloaded twice"},
-    [RP_TASK_EXPAND] = {RP_RULE_TRANSFERS, "the same parameters are expanded twice"},
-    [RP_TASK_GRADIENT_ACCUMULATE] = {RP_RULE_TRANSFERS, "the same gradients are summed twice"},
-    [RP_TASK_NORM] = {RP_RULE_DECISION, "two norms decide on one iteration"},
-    [RP_TASK_AGREE] = {RP_RULE_DECISION, "two norms decide on one iteration"},
-};
 
 void
 rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
 {
     const RpTask *task = rp_verifier_task(verifier, index);
     const RpTaskKind kind = (RpTaskKind)task->kind;
-    RpLedger *ledger = ledger_of(verifier, index);
-    RpRule rule = twice[kind].rule;
-    const char *text = twice[kind].text;
-    guint rounds = 1;
+    RpLedger *ledger = ledger_of(verifier, task->iteration);
+    const guint rounds =
+        kind == RP_TASK_GRADIENT_ACCUMULATE ? rp_verifier_n_summed(verifier, task) : 1;
+    gsize n;
 
     ledger->n[kind]++;
-    enter_action(verifier, ledger, index);
-    if (!verifier->full || verifier->first_identity[kind] == verifier->first_identity[kind + 1])
+    if (rp_task_is_compute(task))
+        enter_action(verifier, ledger, index);
+    if (rp_task_is_compute(task) || rows[kind].identity == NOTHING || !verifier->full)
         return;
-    const Identity which = identity_of(verifier, kind, task);
-    guint32 *done = &ledger->done[verifier->first_identity[kind] +
-                                  (which.row * which.columns + which.column) * which.copies];
-    if (text == NULL) {
-        const gboolean transfer = kind <= RP_TASK_SAVED_UPLOAD;
-
-        rule = transfer ? RP_RULE_ACTIONS : RP_RULE_OPTIMIZER_ORDER;
-        text = transfer ? "a transfer runs twice" : "the same update is done twice";
-    }
+    RpTaskId *done =
+        &ledger->done[verifier->first_identity[kind] + identity_of(verifier, kind, task, &n)];
     /* parameters of a bound stage whose weights are offloaded come up for its F, and may again for its B */
-    if (which.copies == 2 && *done != 0 && rp_plan_stage(verifier->plan, task->stage)->bound &&
+    if ((kind == RP_TASK_PARAMETER_UPLOAD || kind == RP_TASK_EXPAND) && *done != RP_TASK_NONE &&
+        rp_plan_stage(verifier->plan, task->stage)->bound &&
         !rp_modes_upload_once(verifier->modes)) {
         *session = 1;
-        done++;
+        done += n / 2;
     }
-    if (kind == RP_TASK_GRADIENT_ACCUMULATE)
-        rounds = rp_verifier_n_summed(verifier, task);
-    for (guint i = 0; i < rounds; i++)
-        enter_once(verifier, ledger, &done[(gsize)i * verifier->n_stages], index, rule, text);
+    for (guint i = rounds; i-- > 0;)
+        enter_once(verifier, done - (gsize)i * verifier->n_stages, index, kind);
     if (kind == RP_TASK_OPTIMIZER_STEP)
-        ledger->last_step = entry_of(verifier, ledger, index);
+        ledger->last_step = verifier->first_id + index;
 }
 
 void
 rp_ledger_number(RpVerifier *verifier)
 {
-    for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++)
+    const RpTask any = {.stage = 0};
+
+    verifier->ledgers = g_ptr_array_new_with_free_func(free_ledger);
+    for (guint kind = 0; kind < RP_N_TASK_KINDS; kind++) {
+        gsize n;
+
+        (void)identity_of(verifier, (RpTaskKind)kind, &any, &n);
         verifier->first_identity[kind + 1] =
-            verifier->first_identity[kind] + n_identities(verifier, (RpTaskKind)kind);
+            verifier->first_identity[kind] +
+            (verifier->full || rows[kind].identity == BY_ACTION ? n : 0);
+    }
 }
 
 /* ---- rule 1 ---- */
 
 static guint32
-action(const RpVerifier *verifier, const RpLedger *ledger, Part part, guint32 stage,
+action(const RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guint32 stage,
        guint32 micro_batch)
 {
-    const gsize at = (gsize)stage * verifier->micro_batches + micro_batch;
-
-    return task_of(verifier, ledger, ledger->actions[part][at]);
+    return rp_verifier_index(verifier, *action_place(verifier, ledger, part, stage, micro_batch));
 }
 
 /* A slot, one stage of one round in one direction, stays on one device; so does each copy of a mirrored
  * stage. */
 static void
-check_slot(RpVerifier *verifier, const RpLedger *ledger, Part part, guint32 stage)
+check_slot(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guint32 stage)
 {
     const guint copies = rp_plan_stage(verifier->plan, stage)->mirrored ? 2 : 1;
     const guint per_round = verifier->micro_batches / verifier->rounds / copies;
@@ -314,7 +312,7 @@ check_slot(RpVerifier *verifier, const RpLedger *ledger, Part part, guint32 stag
         if (m % per_round == 0)
             first = RP_NO_TASK;
         if (first < verifier->n_tasks && task < verifier->n_tasks &&
-            verifier->lane[first] != verifier->lane[task])
+            verifier->places[first].lane != verifier->places[task].lane)
             rp_verifier_fail(verifier, RP_RULE_ACTIONS, first, task, "one slot runs on two gpus");
         if (first == RP_NO_TASK)
             first = task;
@@ -326,19 +324,22 @@ check_present(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration, g
 {
     const RpPlanStage *of = rp_plan_stage(verifier->plan, stage);
     const gboolean backward = of->runs_backward && !verifier->evaluates;
-    const gboolean runs[N_PARTS] = {of->runs_forward, backward, backward};
+    const struct {
+        gboolean runs;
+        RpTaskKind kind, beside;
+        const char *name;
+    } parts[] = {{of->runs_forward, RP_TASK_FORWARD, RP_TASK_BACKWARD, "forward"},
+                 {backward, RP_TASK_BACKWARD, RP_TASK_FORWARD, "backward"},
+                 {backward, RP_TASK_WEIGHT_GRADIENT, RP_TASK_BACKWARD, "weight gradient"}};
 
-    for (guint p = 0; p < N_PARTS; p++) {
-        check_slot(verifier, ledger, (Part)p, stage);
-        for (guint m = 0; m < verifier->micro_batches && runs[p]; m++) {
-            const guint32 other =
-                action(verifier, ledger, p == BACKWARD ? FORWARD : BACKWARD, stage, m);
-
-            if (action(verifier, ledger, (Part)p, stage, m) == RP_NO_TASK)
-                rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, other,
-                                 "no %s of stage %u, micro-batch %u in iteration %u",
-                                 part_names[p].name, stage, m, iteration);
-        }
+    for (guint p = 0; p < G_N_ELEMENTS(parts); p++) {
+        check_slot(verifier, ledger, parts[p].kind, stage);
+        for (guint m = 0; m < verifier->micro_batches && parts[p].runs; m++)
+            if (action(verifier, ledger, parts[p].kind, stage, m) == RP_NO_TASK)
+                rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK,
+                                 action(verifier, ledger, parts[p].beside, stage, m),
+                                 "no %s of stage %u, micro-batch %u in iteration %u", parts[p].name,
+                                 stage, m, iteration);
     }
 }
 
@@ -358,15 +359,17 @@ check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
     const guint first = stage->layers.first, end = first + stage->layers.count;
     const gboolean inputs = !verifier->full && stage->layers.count > 0;
     const gboolean trains = !verifier->evaluates, later = m % verifier->modes->slices > 0;
-    const guint32 forward = action(verifier, ledger, FORWARD, s, m);
-    const guint32 backward = action(verifier, ledger, BACKWARD, s, m);
-    const guint32 weights = action(verifier, ledger, WEIGHTS, s, m);
+    const guint32 forward = action(verifier, ledger, RP_TASK_FORWARD, s, m);
+    const guint32 backward = action(verifier, ledger, RP_TASK_BACKWARD, s, m);
+    const guint32 weights = action(verifier, ledger, RP_TASK_WEIGHT_GRADIENT, s, m);
     guint32 input = RP_NO_TASK, gradient = RP_NO_TASK;
 
     if (inputs && first > 0)
-        input = action(verifier, ledger, FORWARD, verifier->forward_of[first - 1], m);
+        input = action(verifier, ledger, RP_TASK_FORWARD,
+                       rp_verifier_stage_of(verifier, first - 1, RP_FORWARD), m);
     if (inputs && end < verifier->n_layers)
-        gradient = action(verifier, ledger, BACKWARD, verifier->backward_of[end], m);
+        gradient = action(verifier, ledger, RP_TASK_BACKWARD,
+                          rp_verifier_stage_of(verifier, end, RP_BACKWARD), m);
     const struct {
         gboolean demanded;
         guint32 first, second;
@@ -383,9 +386,10 @@ check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
         {!stage->runs_forward, input, backward, FALSE, "the stashed input"},
         {trains && forward != backward, forward, backward, FALSE, "what the forward keeps"},
         {trains && weights != backward, backward, weights, FALSE, "what W needs of its I"},
-        {trains && later, later ? action(verifier, ledger, FORWARD, s, m - 1) : 0, forward, FALSE,
-         "keys and values of the slice before"},
-        {trains && later, backward, later ? action(verifier, ledger, BACKWARD, s, m - 1) : 0, FALSE,
+        {trains && later, later ? action(verifier, ledger, RP_TASK_FORWARD, s, m - 1) : 0, forward,
+         FALSE, "keys and values of the slice before"},
+        {trains && later, backward,
+         later ? action(verifier, ledger, RP_TASK_BACKWARD, s, m - 1) : 0, FALSE,
          "gradients of keys and values from the slice behind"},
     };
 
@@ -422,13 +426,13 @@ check_makers(RpVerifier *verifier, const RpLedger *before, guint32 reader, guint
         verifier->modes->staleness == 0 ? all : rp_plan_stage(verifier->plan, stage)->layers;
 
     for (guint l = layers.first; l < layers.first + layers.count; l++) {
-        const guint32 maker = verifier->backward_of[l];
+        const guint32 maker = rp_verifier_stage_of(verifier, l, RP_BACKWARD);
 
-        if (l > layers.first && maker == verifier->backward_of[l - 1])
+        if (l > layers.first && !rp_verifier_begins_stage(verifier, l, RP_BACKWARD))
             continue;
         for (guint lane = 0; lane < verifier->n_lanes; lane++) {
             const guint32 task =
-                task_of(verifier, before, before->last[(gsize)maker * verifier->n_lanes + lane]);
+                rp_verifier_index(verifier, before->last[(gsize)maker * verifier->n_lanes + lane]);
 
             if (task < verifier->n_tasks && !rp_verifier_before(verifier, task, reader, FALSE))
                 rp_verifier_fail(verifier, RP_RULE_STALENESS, task, reader,
@@ -449,7 +453,7 @@ check_staleness(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration)
     for (guint s = 0; s < verifier->n_stages; s++)
         for (guint lane = 0; lane < verifier->n_lanes; lane++) {
             const guint32 reader =
-                task_of(verifier, ledger, ledger->first[(gsize)s * verifier->n_lanes + lane]);
+                rp_verifier_index(verifier, ledger->first[(gsize)s * verifier->n_lanes + lane]);
 
             if (reader < verifier->n_tasks)
                 check_makers(verifier, before, reader, s);
@@ -493,11 +497,11 @@ rp_ledger_has_kind(const RpVerifier *verifier, RpTaskKind kind, guint layer)
     case RP_TASK_LATE_STEP:
         return modes->step == RP_STEP_EARLY && rp_plan_layer(verifier->plan, layer)->early;
     case RP_TASK_REDUCE:
-        return modes->servers > 1 && verifier->trainable[layer];
+        return modes->servers > 1 && verifier->layers[layer].gradient_bytes > 0;
     case RP_TASK_GATHER:
         return modes->servers > 1 && stepped;
     case RP_TASK_GRADIENT_COPY:
-        return modes->copies == RP_COPIES_BLOCKING && verifier->trainable[layer];
+        return modes->copies == RP_COPIES_BLOCKING && verifier->layers[layer].gradient_bytes > 0;
     case RP_TASK_PARAMETER_COPY:
         return modes->copies != RP_COPIES_FUSED && stepped;
     default:
@@ -512,7 +516,7 @@ check_kind(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind kind, guint3
            gboolean past, gboolean last)
 {
     const RpPlanModes *modes = verifier->modes;
-    const guint32 *done = &ledger->done[verifier->first_identity[kind]];
+    const RpTaskId *done = &ledger->done[verifier->first_identity[kind]];
     /* late copies of layers that are stepped one by one come one by one, too */
     const gboolean late = kind == RP_TASK_PARAMETER_COPY ||
                           (kind == RP_TASK_GATHER && modes->copies != RP_COPIES_FUSED);
@@ -523,9 +527,9 @@ check_kind(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind kind, guint3
     if (!past && !(ledger->n[kind] > 0 && (at_once || closed)))
         return;
     for (guint l = 0; l < verifier->n_layers; l++)
-        if (done[l] == 0 && rp_ledger_has_kind(verifier, kind, l))
+        if (done[l] == RP_TASK_NONE && rp_ledger_has_kind(verifier, kind, l))
             rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK,
-                             task_of(verifier, ledger, ledger->last_step),
+                             rp_verifier_index(verifier, ledger->last_step),
                              "no %s of layer %u in iteration %u", rp_task_kind_name(kind), l,
                              iteration);
 }
@@ -538,7 +542,7 @@ check_optimizer(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration,
         RP_TASK_EARLY_STEP, RP_TASK_GRADIENT_COPY, RP_TASK_OPTIMIZER_STEP, RP_TASK_PARAMETER_COPY,
         RP_TASK_LATE_STEP,  RP_TASK_REDUCE,        RP_TASK_GATHER};
     const guint steps = ledger->n[RP_TASK_OPTIMIZER_STEP], norms = ledger->n[RP_TASK_NORM];
-    const guint32 step = task_of(verifier, ledger, ledger->last_step);
+    const guint32 step = rp_verifier_index(verifier, ledger->last_step);
 
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
         check_kind(verifier, ledger, kinds[i], iteration, past, last);
@@ -560,27 +564,25 @@ rp_ledger_check(RpVerifier *verifier)
     for (guint t = 0; t < n; t++) {
         const RpLedger *ledger = g_ptr_array_index(verifier->ledgers, t);
 
-        if (ledger != NULL && has_actions(ledger))
+        if (has_actions(ledger))
             last_actions = t;
     }
     for (guint t = 0; t < n; t++) {
         const guint32 iteration = verifier->first_iteration + t;
         const gboolean past = t + verifier->pending < last_actions;
-        RpLedger **ledger = (RpLedger **)&g_ptr_array_index(verifier->ledgers, t);
+        RpLedger *ledger = g_ptr_array_index(verifier->ledgers, t);
 
-        if (*ledger == NULL)
-            *ledger = new_ledger(verifier);
-        check_actions(verifier, *ledger, iteration, t + 1 == n);
+        check_actions(verifier, ledger, iteration, t + 1 == n);
         if (!verifier->full || verifier->evaluates || is_partial(verifier, iteration))
             continue;
-        check_optimizer(verifier, *ledger, iteration, past, t >= last_actions);
+        check_optimizer(verifier, ledger, iteration, past, t >= last_actions);
     }
 }
 
 void
 rp_ledger_forget_before(RpVerifier *verifier, guint32 iteration)
 {
-    if (verifier->ledgers == NULL || iteration <= verifier->first_iteration)
+    if (iteration <= verifier->first_iteration)
         return;
     const guint n = MIN(iteration - verifier->first_iteration, verifier->ledgers->len);
 

@@ -239,30 +239,30 @@ fail_missing(RpVerifier *verifier, guint32 index, const RpSymbol *wants)
     case RP_VALUE_GRADIENTS:
         if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !has_norm(verifier, task->iteration))
             return FALSE;
-        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK,
-                         rp_verifier_find_action(verifier, task->iteration, RP_NONE,
-                                                 verifier->backward_of[layer], TRUE),
-                         "gradients of layer %u in iteration %u are never %s", layer,
-                         task->iteration,
-                         rp_verifier_stages(verifier) ? "summed over all rounds" : "downloaded");
+        rp_verifier_fail(
+            verifier, RP_RULE_TRANSFERS, RP_NO_TASK,
+            rp_verifier_find_action(verifier, task->iteration, RP_NONE,
+                                    rp_verifier_stage_of(verifier, layer, RP_BACKWARD), TRUE),
+            "gradients of layer %u in iteration %u are never %s", layer, task->iteration,
+            rp_verifier_stages(verifier) ? "summed over all rounds" : "downloaded");
         return TRUE;
     case RP_VALUE_INPUT:
     case RP_VALUE_INPUT_GRADIENT:
     case RP_VALUE_SAVED: {
-        const gboolean gradient = wants->kind == RP_VALUE_INPUT_GRADIENT;
+        const RpDirection gradient = wants->kind == RP_VALUE_INPUT_GRADIENT;
         const gboolean saved = wants->kind == RP_VALUE_SAVED;
-        const gboolean backward = gradient || saved || task->kind == RP_TASK_STASH_UPLOAD;
-        const guint32 *to_of = backward ? verifier->backward_of : verifier->forward_of;
+        const RpDirection backward = gradient || saved || task->kind == RP_TASK_STASH_UPLOAD;
         const guint32 from_layer = gradient || saved ? layer : layer - 1;
         guint32 from = RP_NO_TASK, to = index;
 
         if (layer > 0 || saved)
-            from = rp_verifier_find_action(
-                verifier, wants->iteration, wants->item,
-                (gradient ? verifier->backward_of : verifier->forward_of)[from_layer], gradient);
+            from = rp_verifier_find_action(verifier, wants->iteration, wants->item,
+                                           rp_verifier_stage_of(verifier, from_layer, gradient),
+                                           gradient);
         if (!rp_task_is_compute(task))
             to = rp_verifier_find_action(verifier, wants->iteration, wants->item,
-                                         to_of[gradient ? layer - 1 : layer], backward);
+                                         rp_verifier_stage_of(verifier, layer - gradient, backward),
+                                         backward);
         rp_verifier_fail(verifier, RP_RULE_ACTIONS, from, to, "%s is never %s between the two",
                          kinds[wants->kind].name,
                          rp_task_is_compute(task) ? "uploaded" : "downloaded");
@@ -307,8 +307,7 @@ is_overwritten(const RpVerifier *verifier, const Maker *maker, guint32 reader, g
         if ((accesses[i].mode & RP_ACCESS_WRITE) == 0 || accesses[i].role != maker->role ||
             !touches(verifier, reader, accesses[i].buffer, RP_ACCESS_READ, read_as))
             continue;
-        const RpSymbol found =
-            rp_holder_find(verifier, &verifier->sweep->holders[accesses[i].buffer], &writer);
+        const RpSymbol found = rp_verifier_find_value(verifier, accesses[i].buffer, &writer);
         if (!rp_symbol_is_same(&found, wants) && writer != maker->task)
             return TRUE;
     }

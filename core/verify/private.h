@@ -102,43 +102,30 @@ typedef struct {
 
 /* ---- accesses ---- */
 
-/* A task that has left the window, but is the last that touched some buffer: tasks to come may wait
- * for it. */
-typedef struct {
-    RpTaskId id;
-    guint32 lane;
-    guint32 position;
-    guint32 end_row;
-} RpOldTask;
-
 /* A task by its place in its lane, which outlives it. */
 typedef struct {
-    RpTaskId id;
-    guint32 task;
+    RpTaskId id; /* RP_TASK_NONE: nobody */
     guint32 lane;
     guint32 position;
 } RpToucher;
 
 typedef struct {
-    RpToucher by;
-    guint32 next; /* index of a reader, or RP_NO_TASK */
-} RpReader;
-
-typedef struct {
     guint32 arena;
-    guint64 offset;
-    guint64 write;    /* number of the last write */
-    RpToucher writer; /* RP_NO_TASK: nobody yet */
-    guint32 readers;  /* since the last write; RP_NO_TASK: none */
     guint32 n_buffers;
+    guint64 offset;
+    RpToucher writer;   /* the last */
+    guint32 through;    /* the buffer that was written then */
+    guint32 n_readers;  /* since, the last of each lane */
+    RpToucher *readers; /* has space for max_readers */
+    guint32 max_readers;
 } RpAtom;
 
 /* A buffer: its atoms, and the value that was last written through it. It holds that as long as all
- * of them have seen no write since. */
+ * of them were last written through it. */
 typedef struct {
     guint32 first;
     guint32 count;
-    guint64 write;
+    char *owner; /* a table names it: for what; NULL: a buffer that comes and goes */
     RpSymbol value;
 } RpHolder;
 
@@ -147,13 +134,39 @@ typedef struct {
     RpHolder *holders; /* [buffer] */
     RpAtom *atoms;     /* by arena and offset; behind those of an arena one for the rest of it */
     guint32 n_atoms;
-    guint64 n_writes;
-    GArray *readers;  /* RpReader */
-    guint32 unused;   /* readers to be used again */
     GArray *expected; /* RpExpected of the task at hand */
 } RpSweep;
 
 /* ---- the verifier ---- */
+
+/* What has been seen of a lane, and where a task stands. Rows are clocks. */
+typedef struct {
+    guint32 dense;  /* its number among lanes that hold tasks; RP_NONE: it holds none */
+    guint32 length; /* tasks so far */
+    guint32 row;    /* when its last task ends */
+} RpLaneState;
+typedef struct {
+    guint32 lane;      /* dense */
+    guint32 position;  /* in its lane, from 1 */
+    guint32 start_row; /* when it starts */
+    guint32 end_row;   /* when it ends */
+} RpTaskPlace;
+
+/* A task that has left the window, but is the last that touched some buffer: tasks to come may wait
+ * for it. */
+typedef struct {
+    RpTaskId id;
+    RpTaskPlace place;
+} RpOldTask;
+
+/* What the stages and their chunks say of a layer. */
+typedef struct {
+    guint32 stage_of[2]; /* [RpDirection] */
+    guint64 parameter_bytes;
+    guint64 gradient_bytes;
+    guint gradient_parts; /* in how many chunks they travel */
+} RpLayerFacts;
+typedef enum { RP_FORWARD, RP_BACKWARD } RpDirection;
 
 /* The tasks that an iteration has had: ledger.c. */
 typedef struct _RpLedger RpLedger;
@@ -191,33 +204,20 @@ struct _RpVerifier {
     guint32 complete_from;   /* first iteration of which nothing can have been retired */
 
     /* reachability */
-    guint n_lanes;      /* lanes that hold a task; growing: all */
-    gsize stride;       /* guint32 per clock */
-    gsize max_tasks;    /* capacity of the tables of tasks */
-    guint32 *dense;     /* [lane of the plan] index */
-    guint32 *length;    /* [lane of the plan] tasks so far */
-    guint32 *lane_row;  /* [dense lane] clock of its last task when it ends */
-    guint32 *lane;      /* [task] dense index */
-    guint32 *position;  /* [task] in its lane, from 1 */
-    guint32 *start_row; /* [task] clock when it starts */
-    guint32 *end_row;   /* [task] ... when it ends */
-    guint32 *clocks;    /* [row * stride + lane] highest position that has ended */
+    RpLaneState *lanes;  /* [lane of the plan] */
+    guint n_lanes;       /* lanes that hold a task; growing: all */
+    gsize stride;        /* guint32 per clock */
+    RpTaskPlace *places; /* [task] */
+    gsize max_tasks;     /* they have space for */
+    guint32 *clocks;     /* [row * stride + lane] highest position that has ended */
     gsize n_rows;
     gsize max_rows;
 
-    /* stages: which one runs a layer; [layer] */
-    guint32 *forward_of;
-    guint32 *backward_of;
-    gboolean *trainable;
-    guint64 *parameter_bytes; /* as the stages' chunks have them */
-    guint64 *gradient_bytes;
-    guint *gradient_parts;  /* in how many chunks */
-    guint *first_parameter; /* [stage] number of its first chunk, of all; [n_stages]: how many */
-    guint *first_gradient;
+    RpLayerFacts *layers; /* [layer] */
+    guint
+        *first_chunk; /* [stage] number of its first chunk, of all stages'; [n_stages]: how many */
     gsize first_identity[RP_N_TASK_KINDS + 1]; /* in ledgers, by kind; the last: how many */
     guint n_stepped;                           /* layers */
-    gboolean *claimed;                         /* [buffer] a table names it */
-    guint n_claimed;                           /* buffers there were then */
 
     RpSweep *sweep;
 };
@@ -263,25 +263,49 @@ rp_verifier_slot_round(const RpVerifier *verifier, guint32 round)
     return rp_modes_upload_once(verifier->modes) ? 0 : round;
 }
 
+static inline guint32
+rp_verifier_stage_of(const RpVerifier *verifier, guint layer, RpDirection direction)
+{
+    return verifier->layers[layer].stage_of[direction];
+}
+
+/* Whether a stage of the direction begins between @layer, > 0, and the layer before. */
+static inline gboolean
+rp_verifier_begins_stage(const RpVerifier *verifier, guint layer, RpDirection direction)
+{
+    return rp_verifier_stage_of(verifier, layer - 1, direction) !=
+           rp_verifier_stage_of(verifier, layer, direction);
+}
+
+/* RP_NO_TASK: nobody; RP_OLD_TASK: one that is not held any more */
+static inline guint32
+rp_verifier_index(const RpVerifier *verifier, RpTaskId id)
+{
+    if (id == RP_TASK_NONE)
+        return RP_NO_TASK;
+    return id < verifier->first_id ? RP_OLD_TASK : (guint32)(id - verifier->first_id);
+}
+
 /* Whether the task at that place of a lane has ended whenever @second starts or, @late, passes phase 1: its
  * part after the recompute. */
 static inline gboolean
 rp_verifier_has_ended(const RpVerifier *verifier, guint32 lane, guint32 position, guint32 second,
                       gboolean late)
 {
-    const guint32 *row = late ? verifier->end_row : verifier->start_row;
+    const RpTaskPlace *place = &verifier->places[second];
+    const gsize row = late ? place->end_row : place->start_row;
 
-    if (lane == verifier->lane[second])
-        return position < verifier->position[second];
-    return verifier->clocks[row[second] * verifier->stride + lane] >= position;
+    if (lane == place->lane)
+        return position < place->position;
+    return verifier->clocks[row * verifier->stride + lane] >= position;
 }
 
 /* The same of the task @first. */
 static inline gboolean
 rp_verifier_before(const RpVerifier *verifier, guint32 first, guint32 second, gboolean late)
 {
-    return rp_verifier_has_ended(verifier, verifier->lane[first], verifier->position[first], second,
-                                 late);
+    return rp_verifier_has_ended(verifier, verifier->places[first].lane,
+                                 verifier->places[first].position, second, late);
 }
 
 /* ---- verify.c ---- */
@@ -348,8 +372,8 @@ void rp_ledger_forget_before(RpVerifier *verifier, guint32 iteration);
 
 /* ---- reach.c, atoms.c, sweep.c ---- */
 
-/* The old task of that id; %NULL: nothing is known of it. */
-const RpOldTask *rp_verifier_old(const RpVerifier *verifier, RpTaskId id);
+/* The place of a task that is held, or old; %NULL: nothing is known of it. */
+const RpTaskPlace *rp_verifier_place(const RpVerifier *verifier, RpTaskId id);
 /* Forgets the first @n tasks. */
 void rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n);
 void rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n);
@@ -366,7 +390,7 @@ rp_symbol_is_same(const RpSymbol *a, const RpSymbol *b)
 }
 
 /* The value that stands in a buffer. @writer: (out): who wrote it, or part of it since */
-RpSymbol rp_holder_find(const RpVerifier *verifier, const RpHolder *holder, guint32 *writer);
+RpSymbol rp_verifier_find_value(const RpVerifier *verifier, guint32 buffer, guint32 *writer);
 
 /* ---- missing.c ---- */
 
@@ -388,7 +412,7 @@ gboolean rp_verify_stages(RpVerifier *verifier);
 gboolean rp_verify_deadlock(RpVerifier *verifier);
 gboolean rp_verify_make_clocks(RpVerifier *verifier);
 gboolean rp_verify_places(RpVerifier *verifier);
-gboolean rp_verify_tables(RpVerifier *verifier);
+void rp_verify_tables(RpVerifier *verifier);
 void rp_verify_sweep(RpVerifier *verifier);
 
 /* All steps of the proof. */

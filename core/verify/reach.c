@@ -17,39 +17,26 @@
 
 #include <string.h>
 
-static void
-make_space(RpVerifier *verifier)
-{
-    if (verifier->n_tasks <= verifier->max_tasks)
-        return;
-    verifier->max_tasks = verifier->source == NULL ? verifier->n_tasks : 2 * verifier->n_tasks;
-    verifier->lane = g_renew(guint32, verifier->lane, verifier->max_tasks);
-    verifier->position = g_renew(guint32, verifier->position, verifier->max_tasks);
-    verifier->start_row = g_renew(guint32, verifier->start_row, verifier->max_tasks);
-    verifier->end_row = g_renew(guint32, verifier->end_row, verifier->max_tasks);
-}
-
 /* Lanes without tasks take no space, unless they may get some; positions count from 1. */
 static void
 number_lanes(RpVerifier *verifier)
 {
     const guint n = rp_plan_n_lanes(verifier->plan);
+    const gboolean grows = verifier->source != NULL;
 
-    make_space(verifier);
-    if (verifier->dense == NULL) {
-        verifier->dense = g_new(guint32, n);
-        verifier->length = g_new0(guint32, n);
+    if (verifier->lanes == NULL) {
+        verifier->lanes = g_new0(RpLaneState, n);
         for (guint i = 0; i < n; i++)
-            verifier->dense[i] = verifier->source == NULL ? G_MAXUINT32 : i;
-        verifier->n_lanes = verifier->source == NULL ? 0 : n;
+            verifier->lanes[i].dense = grows ? i : RP_NONE;
+        verifier->n_lanes = grows ? n : 0;
     }
     for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
-        guint32 lane = rp_verifier_task(verifier, i)->lane;
+        RpLaneState *lane = &verifier->lanes[rp_verifier_task(verifier, i)->lane];
 
-        if (verifier->dense[lane] == G_MAXUINT32)
-            verifier->dense[lane] = verifier->n_lanes++;
-        verifier->lane[i] = verifier->dense[lane];
-        verifier->position[i] = ++verifier->length[lane];
+        if (lane->dense == RP_NONE)
+            lane->dense = verifier->n_lanes++;
+        verifier->places[i].lane = lane->dense;
+        verifier->places[i].position = ++lane->length;
     }
     verifier->stride = (verifier->n_lanes + 3) / 4 * 4;
 }
@@ -64,8 +51,10 @@ make_lane_predecessors(const RpVerifier *verifier)
     for (guint i = 0; i < verifier->n_lanes; i++)
         last[i] = RP_NO_TASK;
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        previous[i] = last[verifier->lane[i]];
-        last[verifier->lane[i]] = i;
+        guint32 *lane = &last[verifier->places[i].lane];
+
+        previous[i] = *lane;
+        *lane = i;
     }
     return previous;
 }
@@ -193,17 +182,19 @@ copy_row(RpVerifier *verifier, guint32 row, guint32 *copy)
     return TRUE;
 }
 
-const RpOldTask *
-rp_verifier_old(const RpVerifier *verifier, RpTaskId id)
+const RpTaskPlace *
+rp_verifier_place(const RpVerifier *verifier, RpTaskId id)
 {
     guint low = 0, high = verifier->old != NULL ? verifier->old->len : 0;
 
+    if (id >= verifier->first_id)
+        return &verifier->places[id - verifier->first_id];
     while (low < high) {
         const guint half = (low + high) / 2;
         const RpOldTask *old = &g_array_index(verifier->old, RpOldTask, half);
 
         if (old->id == id)
-            return old;
+            return &old->place;
         if (old->id < id)
             low = half + 1;
         else
@@ -212,39 +203,8 @@ rp_verifier_old(const RpVerifier *verifier, RpTaskId id)
     return NULL;
 }
 
-/* @row learns that @task has ended, and all that has ended before it. */
-static void
-join(RpVerifier *verifier, guint32 row, const RpOldTask *task)
-{
-    guint32 *into = verifier->clocks + row * verifier->stride;
-    const guint32 *from = verifier->clocks + task->end_row * verifier->stride;
-
-    for (gsize i = 0; i < verifier->stride; i++)
-        into[i] = MAX(into[i], from[i]);
-    into[task->lane] = MAX(into[task->lane], task->position);
-}
-
-/* Finds a task's place. FALSE: it is an old one of which nothing is known, so that waiting for it
- * proves nothing. */
-static gboolean
-find_task(const RpVerifier *verifier, RpTaskId id, RpOldTask *found)
-{
-    const guint32 index = (guint32)(id - verifier->first_id);
-    const RpOldTask *old;
-
-    if (id >= verifier->first_id) {
-        *found = (RpOldTask){id, verifier->lane[index], verifier->position[index],
-                             verifier->end_row[index]};
-        return TRUE;
-    }
-    old = rp_verifier_old(verifier, id);
-    if (old != NULL)
-        *found = *old;
-    return old != NULL;
-}
-
-/* The maximum of clock @base and the dependencies of @phase; a new row only if they add
- * something. */
+/* The maximum of clock @base and the dependencies of @phase, with all that has ended before these; a new row
+ * only if they add something. To wait for a task of which nothing is known proves nothing. */
 static gboolean
 join_dependencies(RpVerifier *verifier, guint32 index, guint32 phase, guint32 base, guint32 *row)
 {
@@ -253,15 +213,19 @@ join_dependencies(RpVerifier *verifier, guint32 index, guint32 phase, guint32 ba
 
     *row = base;
     for (guint k = 0; k < task->dependency_count; k++) {
-        RpOldTask before;
-
-        if (dependencies[k].phase != phase || !find_task(verifier, dependencies[k].task, &before) ||
-            before.lane == verifier->lane[index] ||
-            verifier->clocks[*row * verifier->stride + before.lane] >= before.position)
+        if (dependencies[k].phase != phase)
+            continue;
+        const RpTaskPlace *before = rp_verifier_place(verifier, dependencies[k].task);
+        if (before == NULL || before->lane == verifier->places[index].lane ||
+            verifier->clocks[*row * verifier->stride + before->lane] >= before->position)
             continue;
         if (*row == base && !copy_row(verifier, base, row))
             return FALSE;
-        join(verifier, *row, &before);
+        guint32 *into = verifier->clocks + *row * verifier->stride;
+        const guint32 *from = verifier->clocks + before->end_row * verifier->stride;
+        for (gsize i = 0; i < verifier->stride; i++)
+            into[i] = MAX(into[i], from[i]);
+        into[before->lane] = MAX(into[before->lane], before->position);
     }
     return TRUE;
 }
@@ -270,69 +234,71 @@ gboolean
 rp_verify_make_clocks(RpVerifier *verifier)
 {
     if (verifier->clocks == NULL) {
-        verifier->lane_row = g_new0(guint32, verifier->n_lanes);
         verifier->max_rows = 1;
         verifier->n_rows = 1; /* row 0: nothing has ended */
         verifier->clocks = g_new0(guint32, verifier->stride);
     }
     for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
-        guint32 *row = &verifier->lane_row[verifier->lane[i]];
+        RpLaneState *lane = &verifier->lanes[rp_verifier_task(verifier, i)->lane];
+        RpTaskPlace *place = &verifier->places[i];
 
-        if (!join_dependencies(verifier, i, 0, *row, &verifier->start_row[i]) ||
-            !join_dependencies(verifier, i, 1, verifier->start_row[i], &verifier->end_row[i]))
+        if (!join_dependencies(verifier, i, 0, lane->row, &place->start_row) ||
+            !join_dependencies(verifier, i, 1, place->start_row, &place->end_row))
             return rp_verifier_fail(verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
                                     "too large to verify: the order of %u tasks on %u lanes takes "
                                     "more than %" G_GUINT64_FORMAT " bytes",
                                     verifier->n_tasks, verifier->n_lanes, verifier->clock_bytes);
-        *row = verifier->end_row[i];
+        lane->row = place->end_row;
     }
     return TRUE;
 }
 
-/* Clocks that are still needed move to the front; their order stays. */
+/* Calls @visit with every row that is in use. */
 static void
-compact_rows(RpVerifier *verifier)
+visit_rows(RpVerifier *verifier, void (*visit)(guint32 *row, guint32 *moved), guint32 *moved)
 {
-    g_autofree guint32 *moved = g_new0(guint32, verifier->n_rows); /* 1: is needed */
-    const gsize row_bytes = verifier->stride * sizeof(guint32);
-    guint32 n = 0;
-
-    moved[0] = 1;
-    for (guint32 i = 0; i < verifier->n_tasks; i++)
-        moved[verifier->start_row[i]] = moved[verifier->end_row[i]] = 1;
-    for (guint l = 0; l < verifier->n_lanes; l++)
-        moved[verifier->lane_row[l]] = 1;
-    for (guint i = 0; i < verifier->old->len; i++)
-        moved[g_array_index(verifier->old, RpOldTask, i).end_row] = 1;
-    for (gsize row = 0; row < verifier->n_rows; row++) {
-        if (moved[row] == 0)
-            continue;
-        memmove(verifier->clocks + n * verifier->stride, verifier->clocks + row * verifier->stride,
-                row_bytes);
-        moved[row] = n++;
-    }
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        verifier->start_row[i] = moved[verifier->start_row[i]];
-        verifier->end_row[i] = moved[verifier->end_row[i]];
+        visit(&verifier->places[i].start_row, moved);
+        visit(&verifier->places[i].end_row, moved);
     }
-    for (guint l = 0; l < verifier->n_lanes; l++)
-        verifier->lane_row[l] = moved[verifier->lane_row[l]];
-    for (guint i = 0; i < verifier->old->len; i++) {
-        RpOldTask *old = &g_array_index(verifier->old, RpOldTask, i);
+    for (guint l = 0; l < rp_plan_n_lanes(verifier->plan); l++)
+        visit(&verifier->lanes[l].row, moved);
+    for (guint i = 0; i < verifier->old->len; i++)
+        visit(&g_array_index(verifier->old, RpOldTask, i).place.end_row, moved);
+}
 
-        old->end_row = moved[old->end_row];
-    }
-    verifier->n_rows = n;
+static void
+mark(guint32 *row, guint32 *moved)
+{
+    moved[*row] = 1;
+}
+
+static void
+renumber(guint32 *row, guint32 *moved)
+{
+    *row = moved[*row];
 }
 
 void
 rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n)
 {
-    guint32 *const tables[] = {verifier->lane, verifier->position, verifier->start_row,
-                               verifier->end_row};
+    g_autofree guint32 *moved =
+        g_new0(guint32, verifier->n_rows); /* 1: is needed; then: to there */
+    const gsize stride = verifier->stride;
+    guint32 n_rows = 0;
 
-    for (guint i = 0; i < G_N_ELEMENTS(tables); i++)
-        memmove(tables[i], tables[i] + n, (verifier->n_tasks - n) * sizeof(guint32));
     verifier->n_tasks -= n;
-    compact_rows(verifier);
+    memmove(verifier->places, verifier->places + n, verifier->n_tasks * sizeof(RpTaskPlace));
+    /* clocks that are still needed move to the front; their order stays */
+    moved[0] = 1;
+    visit_rows(verifier, mark, moved);
+    for (gsize row = 0; row < verifier->n_rows; row++) {
+        if (moved[row] == 0)
+            continue;
+        memmove(verifier->clocks + n_rows * stride, verifier->clocks + row * stride,
+                stride * sizeof(guint32));
+        moved[row] = n_rows++;
+    }
+    visit_rows(verifier, renumber, moved);
+    verifier->n_rows = n_rows;
 }

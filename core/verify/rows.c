@@ -366,7 +366,7 @@ amount_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gbo
             return leaves ? at->round + at->n : at->round;
         return leaves                         ? at->n
                : rp_verifier_stages(verifier) ? verifier->rounds
-                                              : verifier->gradient_parts[at->first];
+                                              : verifier->layers[at->first].gradient_parts;
     case RP_VALUE_DECISION_PART:
         return leaves ? 1 : verifier->n_stepped;
     default:
@@ -454,7 +454,7 @@ set_passing(const Rows *rows, const Subject *at, guint number, RpExpected *row)
         return;
     if (role == RP_ROLE_INPUT && at->stage->bound && at->first > 0 && at->session == 0)
         row->instead = (RpSymbol){RP_VALUE_OUTPUT,
-                                  rows->verifier->forward_of[at->first - 1],
+                                  rp_verifier_stage_of(rows->verifier, at->first - 1, RP_FORWARD),
                                   at->micro_batch,
                                   task->iteration,
                                   0,
@@ -787,7 +787,7 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 sessi
     if ((slots >> task->kind & 1) != 0) {
         at = slot_of(&rows, session);
     } else if (task->kind == RP_TASK_ACTIVATION_DOWNLOAD) { /* of the stage before */
-        at.index = verifier->forward_of[task->layer - 1];
+        at.index = rp_verifier_stage_of(verifier, task->layer - 1, RP_FORWARD);
         at.stage = rp_plan_stage(verifier->plan, at.index);
     }
     add_rows(&rows, &at);

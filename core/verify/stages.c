@@ -11,12 +11,12 @@
 
 /* Each layer in exactly one stage of the direction. */
 static gboolean
-tile_layers(RpVerifier *verifier, guint32 *stage_of, gboolean forward)
+tile_layers(RpVerifier *verifier, RpDirection direction)
 {
-    const char *direction = forward ? "forward" : "backward";
+    const char *name = direction == RP_FORWARD ? "forward" : "backward";
 
     for (guint l = 0; l < verifier->n_layers; l++)
-        stage_of[l] = RP_NONE;
+        verifier->layers[l].stage_of[direction] = RP_NONE;
     for (guint s = 0; s < verifier->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
 
@@ -25,22 +25,22 @@ tile_layers(RpVerifier *verifier, guint32 *stage_of, gboolean forward)
             (stage->layers.count == 0 && (verifier->full || !stage->bound)))
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
                                     "stage %u holds layers that do not exist, or none", s);
-        if (forward ? !stage->runs_forward : !stage->runs_backward)
+        if (direction == RP_FORWARD ? !stage->runs_forward : !stage->runs_backward)
             continue;
         for (guint l = 0; l < stage->layers.count; l++) {
-            guint32 *of = &stage_of[stage->layers.first + l];
+            guint32 *of = &verifier->layers[stage->layers.first + l].stage_of[direction];
 
             if (*of != RP_NONE)
                 return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
                                         "layer %u runs %s in stage %u and again in stage %u",
-                                        stage->layers.first + l, direction, *of, s);
+                                        stage->layers.first + l, name, *of, s);
             *of = s;
         }
     }
     for (guint l = 0; l < verifier->n_layers; l++)
-        if (stage_of[l] == RP_NONE)
+        if (rp_verifier_stage_of(verifier, l, direction) == RP_NONE)
             return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                    "layer %u runs %s in no stage", l, direction);
+                                    "layer %u runs %s in no stage", l, name);
     return TRUE;
 }
 
@@ -54,11 +54,12 @@ compare_segments(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Every byte of every layer in exactly one segment. @layer_bytes: sizes found in other stages. */
+/* Every byte of every layer in exactly one segment. */
 static gboolean
 check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint64 bytes,
-             guint64 *layer_bytes, const char *what)
+             const char *what)
 {
+    const gboolean gradients = chunks == &rp_plan_stage(verifier->plan, stage)->gradients;
     RpInterval layers = rp_plan_stage(verifier->plan, stage)->layers;
     guint n = chunks->n_chunks > 0 ? chunks->first_segment[chunks->n_chunks] : 0;
     g_autofree RpSegment *sorted = g_memdup2(chunks->segments, n * sizeof(RpSegment));
@@ -107,7 +108,8 @@ check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint6
                                 "%" G_GUINT64_FORMAT,
                                 total, what, stage, bytes);
     for (guint l = 0; l < layers.count; l++) {
-        guint64 *known = &layer_bytes[layers.first + l];
+        RpLayerFacts *facts = &verifier->layers[layers.first + l];
+        guint64 *known = gradients ? &facts->gradient_bytes : &facts->parameter_bytes;
 
         if (*known != G_MAXUINT64 && *known != found[l])
             return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
@@ -122,26 +124,16 @@ check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint6
 static gboolean
 check_chunk_tables(RpVerifier *verifier)
 {
-    guint64 *parameters = g_new(guint64, verifier->n_layers);
-    guint64 *gradients = g_new(guint64, verifier->n_layers);
-
-    verifier->parameter_bytes = parameters;
-    verifier->gradient_bytes = gradients;
     for (guint l = 0; l < verifier->n_layers; l++)
-        parameters[l] = gradients[l] = G_MAXUINT64;
+        verifier->layers[l].parameter_bytes = verifier->layers[l].gradient_bytes = G_MAXUINT64;
     for (guint s = 0; s < verifier->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
 
-        if (!check_chunks(verifier, s, &stage->parameters, stage->upload_bytes, parameters,
-                          "parameters"))
-            return FALSE;
-        if (stage->runs_backward && !check_chunks(verifier, s, &stage->gradients,
-                                                  stage->gradient_bytes, gradients, "gradients"))
+        if (!check_chunks(verifier, s, &stage->parameters, stage->upload_bytes, "parameters") ||
+            (stage->runs_backward &&
+             !check_chunks(verifier, s, &stage->gradients, stage->gradient_bytes, "gradients")))
             return FALSE;
     }
-    verifier->trainable = g_new0(gboolean, verifier->n_layers);
-    for (guint l = 0; l < verifier->n_layers; l++) /* each runs in some stage in both directions */
-        verifier->trainable[l] = gradients[l] > 0;
     return TRUE;
 }
 
@@ -173,24 +165,19 @@ check_layerwise(RpVerifier *verifier)
 static void
 count_chunks(RpVerifier *verifier)
 {
-    const guint n = verifier->n_stages;
-
-    verifier->first_parameter = g_new0(guint, (gsize)n + 1);
-    verifier->first_gradient = g_new0(guint, (gsize)n + 1);
-    verifier->gradient_parts = g_new0(guint, verifier->n_layers);
-    for (guint s = 0; s < n; s++) {
+    verifier->first_chunk = g_new0(guint, (gsize)verifier->n_stages + 1);
+    for (guint s = 0; s < verifier->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
         const RpChunks *chunks = &stage->gradients;
 
-        verifier->first_parameter[s + 1] =
-            verifier->first_parameter[s] + stage->parameters.n_chunks;
-        verifier->first_gradient[s + 1] = verifier->first_gradient[s] + chunks->n_chunks;
+        verifier->first_chunk[s + 1] =
+            verifier->first_chunk[s] + MAX(stage->parameters.n_chunks, chunks->n_chunks);
         for (guint c = 0; stage->runs_backward && c < chunks->n_chunks; c++)
             for (guint i = chunks->first_segment[c];
                  chunks->chunk_bytes[c] > 0 && i < chunks->first_segment[c + 1]; i++)
                 if (i == chunks->first_segment[c] ||
                     chunks->segments[i].layer != chunks->segments[i - 1].layer)
-                    verifier->gradient_parts[chunks->segments[i].layer]++;
+                    verifier->layers[chunks->segments[i].layer].gradient_parts++;
     }
     for (guint l = 0; l < verifier->n_layers && verifier->full; l++)
         verifier->n_stepped += rp_verifier_is_stepped(verifier, l);
@@ -203,6 +190,9 @@ check_modes(RpVerifier *verifier)
     const RpPlanModes *modes = verifier->modes;
     const guint n = rp_modes_decisions(modes);
 
+    if (verifier->full && verifier->storage->element_bytes == 0)
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "weights of no bytes");
     if (!verifier->full || verifier->evaluates)
         return TRUE;
     if (rp_plan_n_decisions(verifier->plan) != n)
@@ -225,12 +215,10 @@ check_modes(RpVerifier *verifier)
 gboolean
 rp_verify_stages(RpVerifier *verifier)
 {
-    if (verifier->forward_of != NULL)
+    if (verifier->layers != NULL)
         return TRUE;
-    verifier->forward_of = g_new(guint32, verifier->n_layers);
-    verifier->backward_of = g_new(guint32, verifier->n_layers);
-    if (!tile_layers(verifier, verifier->forward_of, TRUE) ||
-        !tile_layers(verifier, verifier->backward_of, FALSE) ||
+    verifier->layers = g_new0(RpLayerFacts, verifier->n_layers);
+    if (!tile_layers(verifier, RP_FORWARD) || !tile_layers(verifier, RP_BACKWARD) ||
         (verifier->full && !check_chunk_tables(verifier)) || !check_layerwise(verifier))
         return FALSE;
     count_chunks(verifier);

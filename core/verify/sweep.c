@@ -37,7 +37,7 @@ static void
 check_order(RpVerifier *verifier, const RpToucher *by, guint32 second, guint32 buffer,
             gboolean first_writes, gboolean second_writes, RpValueKind wants)
 {
-    const guint32 first = by->task;
+    const guint32 first = rp_verifier_index(verifier, by->id);
 
     if (first == second || rp_verifier_has_ended(verifier, by->lane, by->position, second, FALSE) ||
         (!second_writes && may_come_late(verifier, first, second) &&
@@ -49,50 +49,23 @@ check_order(RpVerifier *verifier, const RpToucher *by, guint32 second, guint32 b
 static RpToucher
 toucher(const RpVerifier *verifier, guint32 task)
 {
-    return (RpToucher){verifier->first_id + task, task, verifier->lane[task],
-                       verifier->position[task]};
+    return (RpToucher){verifier->first_id + task, verifier->places[task].lane,
+                       verifier->places[task].position};
 }
 
 static void
-add_reader(RpVerifier *verifier, RpAtom *atom, guint32 task)
+add_reader(RpAtom *atom, RpToucher by)
 {
-    RpSweep *sweep = verifier->sweep;
-    const RpToucher by = toucher(verifier, task);
-    guint32 index = atom->readers;
+    guint32 i = 0;
 
-    for (; index != RP_NO_TASK; index = g_array_index(sweep->readers, RpReader, index).next) {
-        RpReader *reader = &g_array_index(sweep->readers, RpReader, index);
-
-        if (reader->by.lane == by.lane) {
-            reader->by = by;
-            return;
-        }
+    while (i < atom->n_readers && atom->readers[i].lane != by.lane)
+        i++;
+    if (i == atom->max_readers) {
+        atom->max_readers = 2 * i + 1;
+        atom->readers = g_renew(RpToucher, atom->readers, atom->max_readers);
     }
-    RpReader fresh = {.by = by, .next = atom->readers};
-    if (sweep->unused != RP_NO_TASK) {
-        atom->readers = sweep->unused;
-        sweep->unused = g_array_index(sweep->readers, RpReader, atom->readers).next;
-        g_array_index(sweep->readers, RpReader, atom->readers) = fresh;
-    } else {
-        atom->readers = sweep->readers->len;
-        g_array_append_val(sweep->readers, fresh);
-    }
-}
-
-static void
-check_and_drop_readers(RpVerifier *verifier, RpAtom *atom, guint32 task, guint32 buffer)
-{
-    RpSweep *sweep = verifier->sweep;
-
-    while (atom->readers != RP_NO_TASK) {
-        guint32 index = atom->readers;
-        RpReader *reader = &g_array_index(sweep->readers, RpReader, index);
-
-        check_order(verifier, &reader->by, task, buffer, FALSE, TRUE, RP_VALUE_NONE);
-        atom->readers = reader->next;
-        reader->next = sweep->unused;
-        sweep->unused = index;
-    }
+    atom->readers[i] = by;
+    atom->n_readers = MAX(atom->n_readers, i + 1);
 }
 
 /* ---- values ---- */
@@ -185,8 +158,9 @@ check_place(RpVerifier *verifier, guint32 index, const RpAccess *access, const R
     const guint32 arena = row->device
                               ? rp_plan_lane_device(verifier->plan, verifier->tasks[index].lane)
                               : rp_plan_gpus(verifier->plan);
-    const char *wrong = verifier->claimed[access->buffer] ? "lies where a table has something else"
-                        : buffer->arena != arena          ? "lies in the wrong memory"
+    const char *wrong = verifier->sweep->holders[access->buffer].owner != NULL
+                            ? "lies where a table has something else"
+                        : buffer->arena != arena ? "lies in the wrong memory"
                         : (row->categories >> buffer->category & 1) == 0 ? "lies among other data"
                         : buffer->bytes < row->bytes                     ? "is too small"
                                                                          : NULL;
@@ -273,23 +247,21 @@ sweep_access(RpVerifier *verifier, guint32 index, const RpAccess *access, RpExpe
     for (guint32 a = 0; a < holder->count; a++) {
         RpAtom *atom = &sweep->atoms[holder->first + a];
 
-        if (atom->writer.task != RP_NO_TASK)
+        if (atom->writer.id != RP_TASK_NONE)
             check_order(verifier, &atom->writer, index, access->buffer, TRUE, writes, wants);
-        if (writes)
-            check_and_drop_readers(verifier, atom, index, access->buffer);
-        else
-            add_reader(verifier, atom, index);
+        if (!writes) {
+            add_reader(atom, toucher(verifier, index));
+            continue;
+        }
+        while (atom->n_readers > 0)
+            check_order(verifier, &atom->readers[--atom->n_readers], index, access->buffer, FALSE,
+                        TRUE, RP_VALUE_NONE);
+        atom->writer = toucher(verifier, index);
+        atom->through = access->buffer;
     }
     if (!writes)
         return;
     holder->value = value_left(row, access, found);
-    holder->write = ++sweep->n_writes;
-    for (guint32 a = 0; a < holder->count; a++) {
-        RpAtom *atom = &sweep->atoms[holder->first + a];
-
-        atom->writer = toucher(verifier, index);
-        atom->write = holder->write;
-    }
     if (row != NULL && row->role == RP_ROLE_SUM)
         sums->sum = holder->value;
     sums->leaves = sums->leaves || (row != NULL && row->role == RP_ROLE_LEAVING);
@@ -342,8 +314,7 @@ sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArra
               guint *cursor, Sums *sums)
 {
     guint32 writer;
-    const RpSymbol found =
-        rp_holder_find(verifier, &verifier->sweep->holders[access->buffer], &writer);
+    const RpSymbol found = rp_verifier_find_value(verifier, access->buffer, &writer);
     RpExpected *row = match(rows, access, cursor);
     RpExpected *other = NULL;
 
@@ -395,10 +366,12 @@ check_saving(RpVerifier *verifier)
 {
     for (guint l = 0; l < verifier->n_layers && !verifier->evaluates; l++)
         if (rp_plan_layer(verifier->plan, l)->saved_bytes > 0 &&
-            verifier->forward_of[l] == verifier->backward_of[l])
+            rp_verifier_stage_of(verifier, l, RP_FORWARD) ==
+                rp_verifier_stage_of(verifier, l, RP_BACKWARD))
             rp_verifier_fail(verifier, RP_RULE_ACTIONS,
                              rp_verifier_find_action(verifier, verifier->tasks[0].iteration, 0,
-                                                     verifier->forward_of[l], FALSE),
+                                                     rp_verifier_stage_of(verifier, l, RP_FORWARD),
+                                                     FALSE),
                              RP_NO_TASK,
                              "layer %u saves something, and its forward and backward are of one "
                              "stage",

@@ -7,27 +7,25 @@
 
 #define FP32_BYTES 4
 
-typedef struct {
-    RpVerifier *verifier;
-    char **owner; /* [buffer] its name in a table; NULL: a buffer that comes and goes */
-} Tables;
-
-/* @bytes: 0: there must be none */
-static gboolean
-claim(Tables *tables, guint32 index, guint32 arena, RpBufferCategory category, guint64 bytes,
-      char *owner)
+/* The buffer @index is for what @format says: it must have @bytes; 0: there must be none. */
+static G_GNUC_PRINTF(6, 7) gboolean
+    claim(RpVerifier *verifier, guint32 index, guint32 arena, RpBufferCategory category,
+          guint64 bytes, const char *format, ...)
 {
-    RpVerifier *verifier = tables->verifier;
-    g_autofree char *name = owner;
+    va_list arguments;
 
     if (bytes == 0 && index == RP_NONE)
         return TRUE;
+    va_start(arguments, format);
+    g_autofree char *name = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
     if (bytes == 0 || index >= rp_plan_n_buffers(verifier->plan))
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 bytes == 0 ? "there is a buffer for the %s, which have no bytes"
                                            : "there is no buffer for the %s",
                                 name);
     const RpBuffer *buffer = rp_plan_buffer(verifier->plan, index);
+    char **owner = &verifier->sweep->holders[index].owner;
     if (buffer->arena != arena || buffer->category != (guint32)category || buffer->bytes < bytes)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "the %s take %" G_GUINT64_FORMAT
@@ -35,30 +33,21 @@ claim(Tables *tables, guint32 index, guint32 arena, RpBufferCategory category, g
                                 name, bytes, rp_buffer_category_name(category), index,
                                 buffer->bytes,
                                 rp_buffer_category_name((RpBufferCategory)buffer->category));
-    if (tables->owner[index] != NULL)
+    if (*owner != NULL)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "buffer %u is for the %s and for the %s", index,
-                                tables->owner[index], name);
-    tables->owner[index] = g_steal_pointer(&name);
+                                "buffer %u is for the %s and for the %s", index, *owner, name);
+    *owner = g_steal_pointer(&name);
     return TRUE;
-}
-
-static gboolean
-claim_of_layer(Tables *tables, guint layer, guint32 index, RpBufferCategory category, guint64 bytes,
-               const char *what)
-{
-    return claim(tables, index, rp_plan_gpus(tables->verifier->plan), category, bytes,
-                 g_strdup_printf("%s of layer %u", what, layer));
 }
 
 /* Whether one of the layers before has the same buffer of gradients, and may. */
 static gboolean
-is_shared(const Tables *tables, guint layer, guint64 bytes)
+is_shared(const RpVerifier *verifier, guint layer, guint64 bytes)
 {
-    const RpPlan *plan = tables->verifier->plan;
+    const RpPlan *plan = verifier->plan;
     const guint32 buffer = rp_plan_layer(plan, layer)->gradients[0];
 
-    for (guint l = 0; l < layer && rp_modes_share_gradients(tables->verifier->modes); l++)
+    for (guint l = 0; l < layer && rp_modes_share_gradients(verifier->modes); l++)
         if (buffer != RP_NONE && rp_plan_layer(plan, l)->gradients[0] == buffer)
             return rp_plan_buffer(plan, buffer)->bytes >= bytes;
     return FALSE;
@@ -66,21 +55,21 @@ is_shared(const Tables *tables, guint layer, guint64 bytes)
 
 /* @bytes: size of each buffer */
 static gboolean
-claim_gradients(Tables *tables, guint layer, guint64 bytes)
+claim_gradients(RpVerifier *verifier, guint layer, guint64 bytes)
 {
-    const RpPlanModes *modes = tables->verifier->modes;
-    const RpPlanLayer *row = rp_plan_layer(tables->verifier->plan, layer);
+    const RpPlanModes *modes = verifier->modes;
+    const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
     const guint n = rp_modes_gradient_buffers(modes);
 
     for (guint i = 0; i < G_N_ELEMENTS(row->gradients); i++) {
-        g_autofree char *what = modes->gradients == RP_GRADIENTS_APART
-                                    ? g_strdup_printf("gradients of round %u", i)
-                                    : NULL;
+        g_autofree char *round = modes->gradients == RP_GRADIENTS_APART
+                                     ? g_strdup_printf(" of round %u", i)
+                                     : g_strdup("");
 
-        if (i == 0 && bytes > 0 && is_shared(tables, layer, bytes))
+        if (i == 0 && bytes > 0 && is_shared(verifier, layer, bytes))
             continue;
-        if (!claim_of_layer(tables, layer, row->gradients[i], RP_BUFFER_GRADIENTS,
-                            i < n ? bytes : 0, what != NULL ? what : "gradients"))
+        if (!claim(verifier, row->gradients[i], rp_plan_gpus(verifier->plan), RP_BUFFER_GRADIENTS,
+                   i < n ? bytes : 0, "gradients%s of layer %u", round, layer))
             return FALSE;
     }
     return TRUE;
@@ -89,15 +78,14 @@ claim_gradients(Tables *tables, guint layer, guint64 bytes)
 /* Resident weights are those that no step ever writes, and they have a buffer on each device that
  * has any. @trained: bytes of the layer's weights that steps write */
 static gboolean
-check_resident(Tables *tables, guint layer, guint64 trained)
+check_resident(RpVerifier *verifier, guint layer, guint64 trained)
 {
-    RpVerifier *verifier = tables->verifier;
     const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
 
     if (row->resident_bytes > 0 &&
-        (verifier->parameter_bytes[layer] != trained ||
-         (row->tied_to != RP_NONE &&
-          (verifier->trainable[layer] || verifier->trainable[row->tied_to]))))
+        (verifier->layers[layer].parameter_bytes != trained ||
+         (row->tied_to != RP_NONE && (verifier->layers[layer].gradient_bytes > 0 ||
+                                      verifier->layers[row->tied_to].gradient_bytes > 0))))
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "weights of layer %u stay on the devices and are trained, or do "
                                 "neither stay nor go up",
@@ -106,162 +94,151 @@ check_resident(Tables *tables, guint layer, guint64 trained)
         const guint32 buffer = rp_plan_resident(verifier->plan, g, layer);
 
         if (buffer != RP_NONE &&
-            !claim(tables, buffer, g, RP_BUFFER_PARAMETERS, row->resident_bytes,
-                   g_strdup_printf("weights of layer %u that stay on gpu %u", layer, g)))
+            !claim(verifier, buffer, g, RP_BUFFER_PARAMETERS, row->resident_bytes,
+                   "weights of layer %u that stay on gpu %u", layer, g))
             return FALSE;
     }
     return TRUE;
 }
 
 static gboolean
-check_layer(Tables *tables, guint layer)
+check_layer(RpVerifier *verifier, guint layer)
 {
-    RpVerifier *verifier = tables->verifier;
     const RpPlanModes *modes = verifier->modes;
     const RpPlanLayer *row = rp_plan_layer(verifier->plan, layer);
+    const RpLayerFacts *facts = &verifier->layers[layer];
     const guint64 tied = row->tied_to != RP_NONE ? row->tied_bytes : 0;
-    const guint64 parameters = verifier->parameter_bytes[layer] + row->resident_bytes;
-    const guint64 gradients = verifier->gradient_bytes[layer];
+    const guint64 parameters = facts->parameter_bytes + row->resident_bytes;
 
     if (tied > parameters || (row->tied_to != RP_NONE && row->tied_to >= layer) ||
-        (tied > 0 && tied > verifier->parameter_bytes[row->tied_to] +
+        (tied > 0 && tied > verifier->layers[row->tied_to].parameter_bytes +
                                 rp_plan_layer(verifier->plan, row->tied_to)->resident_bytes))
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "layer %u is tied to one that has not as many bytes", layer);
     const guint64 own = parameters - tied;
     const guint64 element = verifier->storage->element_bytes;
     const guint64 leaving = rp_verifier_leaving_element(verifier);
-    const guint64 n_gradients = gradients / leaving;
+    const guint64 n_gradients = facts->gradient_bytes / leaving;
     const guint64 tied_gradients = row->tied_gradient_bytes;
-    const guint64 own_gradients = n_gradients * element - tied_gradients;
-    const guint64 trained = own_gradients;
-    const guint64 share = rp_shard_most(own_gradients / element, modes->servers);
-    const guint64 tied_share = rp_shard_most(n_gradients - own_gradients / element, modes->servers);
+    const guint64 trained = n_gradients * element - tied_gradients;
+    const guint64 share = rp_shard_most(trained / element, modes->servers);
+    const guint64 tied_share = rp_shard_most(n_gradients - trained / element, modes->servers);
 
     if ((tied_gradients > 0 &&
          (tied_gradients != tied || tied_gradients > n_gradients * element ||
           rp_plan_tied_from(verifier->plan, row->tied_to) != layer ||
-          tied_gradients / element > verifier->gradient_bytes[row->tied_to] / leaving)) ||
-        own_gradients > own)
+          tied_gradients / element > verifier->layers[row->tied_to].gradient_bytes / leaving)) ||
+        trained > own)
         return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
                                 "gradients of layer %u are not those of its weights", layer);
     if (row->early && (modes->step != RP_STEP_EARLY || trained == 0))
         return rp_verifier_fail(
             verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
             "weights of layer %u are to be written by an early step, and are not", layer);
-    return check_resident(tables, layer, trained) &&
-           claim_of_layer(tables, layer, row->frozen, RP_BUFFER_PARAMETERS, own - trained,
-                          "frozen weights") &&
-           claim_of_layer(tables, layer, row->weights[0], RP_BUFFER_PARAMETERS, trained,
-                          "weights") &&
-           claim_of_layer(tables, layer, row->weights[1], RP_BUFFER_PARAMETERS,
-                          rp_modes_versions(modes) == 2 ? trained : 0, "second weights") &&
-           claim_gradients(tables, layer,
-                           n_gradients * (rp_modes_sum(modes) ? FP32_BYTES : element)) &&
-           claim_of_layer(tables, layer, row->optimizer, RP_BUFFER_OPTIMIZER,
-                          rp_optimizer_state_bytes(verifier->storage->form, share),
-                          "optimizer state") &&
-           claim_of_layer(tables, layer, row->reduced, RP_BUFFER_GRADIENTS,
-                          modes->servers > 1 ? (share + tied_share) * FP32_BYTES : 0,
-                          "gradients of all servers") &&
-           claim_of_layer(tables, layer, row->copied, RP_BUFFER_OPTIMIZER,
-                          modes->copies == RP_COPIES_BLOCKING ? n_gradients * FP32_BYTES : 0,
-                          "copied gradients");
+    const struct {
+        guint32 buffer;
+        RpBufferCategory category;
+        guint64 bytes;
+        const char *name;
+    } places[] = {
+        {row->frozen, RP_BUFFER_PARAMETERS, own - trained, "frozen weights"},
+        {row->weights[0], RP_BUFFER_PARAMETERS, trained, "weights"},
+        {row->weights[1], RP_BUFFER_PARAMETERS, rp_modes_versions(modes) == 2 ? trained : 0,
+         "second weights"},
+        {row->optimizer, RP_BUFFER_OPTIMIZER,
+         rp_optimizer_state_bytes(verifier->storage->form, share), "optimizer state"},
+        {row->reduced, RP_BUFFER_GRADIENTS,
+         modes->servers > 1 ? (share + tied_share) * FP32_BYTES : 0, "gradients of all servers"},
+        {row->copied, RP_BUFFER_OPTIMIZER,
+         modes->copies == RP_COPIES_BLOCKING ? n_gradients * FP32_BYTES : 0, "copied gradients"},
+    };
+    if (!check_resident(verifier, layer, trained) ||
+        !claim_gradients(verifier, layer,
+                         n_gradients * (rp_modes_sum(modes) ? FP32_BYTES : element)))
+        return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(places); i++)
+        if (!claim(verifier, places[i].buffer, rp_plan_gpus(verifier->plan), places[i].category,
+                   places[i].bytes, "%s of layer %u", places[i].name, layer))
+            return FALSE;
+    return TRUE;
 }
 
-/* Layer by layer, one after the other. */
+/* Layer by layer, one after the other. @end: of the layer before; 0: none has any */
 static gboolean
-check_slot_layers(Tables *tables, guint device)
+claim_behind(RpVerifier *verifier, guint device, guint layer, guint32 index,
+             RpBufferCategory category, guint64 bytes, const char *name, guint64 *end)
 {
-    RpVerifier *verifier = tables->verifier;
     const gboolean layerwise = verifier->modes->weights == RP_WEIGHTS_PER_LAYER;
-    guint64 end[2] = {0, 0}; /* end of parameters, and of leaving gradients; 0: not begun */
 
+    if (!claim(verifier, index, device, category, layerwise ? bytes : 0, "%s of layer %u on gpu %u",
+               name, layer, device))
+        return FALSE;
+    if (index == RP_NONE)
+        return TRUE;
+    const RpBuffer *buffer = rp_plan_buffer(verifier->plan, index);
+    if (*end != 0 && buffer->offset != *end)
+        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                "buffer %u, for the %s of layer %u, does not begin where "
+                                "those of the layer before end",
+                                index, name, layer);
+    *end = buffer->offset + bytes;
+    return TRUE;
+}
+
+static gboolean
+check_device(RpVerifier *verifier, guint device)
+{
+    guint64 parameters = 0, gradients = 0;
+
+    if (!claim(verifier, rp_plan_constants(verifier->plan, device), device, RP_BUFFER_WORKSPACE,
+               verifier->storage->constant_bytes, "constants of gpu %u", device))
+        return FALSE;
     for (guint l = 0; l < verifier->n_layers; l++) {
         const RpPlanSlotLayer row = rp_plan_slot_layer(verifier->plan, device, l);
-        const struct {
-            guint32 buffer;
-            RpBufferCategory category;
-            guint64 bytes;
-            const char *what;
-        } places[] = {
-            {row.parameters, RP_BUFFER_PARAMETERS, verifier->parameter_bytes[l], "parameters"},
-            {row.leaving, RP_BUFFER_GRADIENTS, verifier->gradient_bytes[l], "leaving gradients"},
-        };
 
-        for (guint i = 0; i < G_N_ELEMENTS(places); i++) {
-            if (!claim(tables, places[i].buffer, device, places[i].category,
-                       layerwise ? places[i].bytes : 0,
-                       g_strdup_printf("%s of layer %u on gpu %u", places[i].what, l, device)))
-                return FALSE;
-            if (places[i].buffer == RP_NONE)
-                continue;
-            const RpBuffer *buffer = rp_plan_buffer(verifier->plan, places[i].buffer);
-
-            if (end[i] != 0 && buffer->offset != end[i])
-                return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                        "buffer %u, for the %s of layer %u, does not begin where "
-                                        "those of the layer before end",
-                                        places[i].buffer, places[i].what, l);
-            end[i] = buffer->offset + places[i].bytes;
-        }
+        if (!claim_behind(verifier, device, l, row.parameters, RP_BUFFER_PARAMETERS,
+                          verifier->layers[l].parameter_bytes, "parameters", &parameters) ||
+            !claim_behind(verifier, device, l, row.leaving, RP_BUFFER_GRADIENTS,
+                          verifier->layers[l].gradient_bytes, "leaving gradients", &gradients))
+            return FALSE;
     }
     return TRUE;
 }
 
 static gboolean
-check_exchange(Tables *tables)
+check_exchange(RpVerifier *verifier)
 {
-    const RpVerifier *verifier = tables->verifier;
     const guint64 leaving = rp_verifier_leaving_element(verifier);
+    const guint64 element = verifier->storage->element_bytes;
     const guint gpus = rp_plan_gpus(verifier->plan);
     const gboolean several = verifier->modes->servers > 1;
     const RpPlanExchange exchange = rp_plan_exchange(verifier->plan);
     guint64 blocks = 0, largest = 0;
 
     for (guint l = 0; l < verifier->n_layers; l++) {
-        const RpPlanLayer *row = rp_plan_layer(verifier->plan, l);
-        const guint64 n = verifier->gradient_bytes[l] / leaving;
+        const guint64 n = verifier->layers[l].gradient_bytes / leaving;
 
-        blocks += rp_shard_blocks(n - row->tied_gradient_bytes / verifier->storage->element_bytes);
-        largest = MAX(largest, n * verifier->storage->element_bytes);
+        blocks +=
+            rp_shard_blocks(n - rp_plan_layer(verifier->plan, l)->tied_gradient_bytes / element);
+        largest = MAX(largest, n * element);
     }
-    return claim(tables, exchange.squares, gpus, RP_BUFFER_OPTIMIZER,
+    return claim(verifier, exchange.squares, gpus, RP_BUFFER_OPTIMIZER,
                  several ? blocks * sizeof(double) + RP_EXCHANGE_EXTRA_BYTES : 0,
-                 g_strdup("sums of squares of all servers")) &&
-           claim(tables, exchange.space, gpus, RP_BUFFER_STAGING,
-                 several ? RP_EXCHANGE_SCRATCH(largest) : 0,
-                 g_strdup("space for what servers send"));
-}
-
-static gboolean
-check_rest(Tables *tables)
-{
-    RpVerifier *verifier = tables->verifier;
-    const guint gpus = rp_plan_gpus(verifier->plan);
-
-    for (guint i = 0; i < rp_plan_n_decisions(verifier->plan); i++)
-        if (!claim(tables, rp_plan_decision(verifier->plan, i), gpus, RP_BUFFER_OPTIMIZER,
-                   RP_DECISION_BYTES(verifier->n_layers), g_strdup_printf("decisions (%u)", i)))
-            return FALSE;
-    for (guint g = 0; g < gpus; g++)
-        if (!claim(tables, rp_plan_constants(verifier->plan, g), g, RP_BUFFER_WORKSPACE,
-                   verifier->storage->constant_bytes, g_strdup_printf("constants of gpu %u", g)) ||
-            !check_slot_layers(tables, g))
-            return FALSE;
-    return check_exchange(tables);
+                 "sums of squares of all servers") &&
+           claim(verifier, exchange.space, gpus, RP_BUFFER_STAGING,
+                 several ? RP_EXCHANGE_SCRATCH(largest) : 0, "space for what servers send");
 }
 
 /* A buffer that is claimed shares no atom with another. */
 static gboolean
-check_overlaps(const Tables *tables)
+check_overlaps(RpVerifier *verifier)
 {
-    const RpSweep *sweep = tables->verifier->sweep;
+    const RpSweep *sweep = verifier->sweep;
 
     for (guint i = 0; i < sweep->n_buffers; i++) {
         const RpHolder *run = &sweep->holders[i];
 
-        for (guint32 a = run->first; tables->owner[i] != NULL && a < run->first + run->count; a++) {
+        for (guint32 a = run->first; run->owner != NULL && a < run->first + run->count; a++) {
             guint other = 0;
 
             if (sweep->atoms[a].n_buffers == 1)
@@ -269,40 +246,34 @@ check_overlaps(const Tables *tables)
             while (other == i || sweep->holders[other].first > a ||
                    a - sweep->holders[other].first >= sweep->holders[other].count)
                 other++;
-            return rp_verifier_fail(tables->verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                    "buffer %u, for the %s, overlaps buffer %u", i,
-                                    tables->owner[i], other);
+            return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
+                                    "buffer %u, for the %s, overlaps buffer %u", i, run->owner,
+                                    other);
         }
     }
     return TRUE;
 }
 
-gboolean
+void
 rp_verify_tables(RpVerifier *verifier)
 {
-    const guint n = rp_plan_n_buffers(verifier->plan);
-    Tables tables = {.verifier = verifier};
+    const RpPlan *plan = verifier->plan;
+    const guint gpus = rp_plan_gpus(plan);
     gboolean correct = TRUE;
 
-    if (!verifier->full || (verifier->sweep != NULL && verifier->n_claimed == n))
-        return TRUE;
+    if (!verifier->full ||
+        (verifier->sweep != NULL && verifier->sweep->n_buffers == rp_plan_n_buffers(plan)))
+        return;
     rp_sweep_cut_arenas(verifier);
-    if (verifier->storage->element_bytes == 0)
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "weights of no bytes");
-    tables.owner = g_new0(char *, (gsize)n + 1);
     for (guint l = 0; l < verifier->n_layers && correct; l++)
-        correct = check_layer(&tables, l);
-    correct = correct && check_rest(&tables) && check_overlaps(&tables);
-    g_free(verifier->claimed);
-    verifier->n_claimed = n;
-    verifier->claimed = g_new(gboolean, (gsize)n + 1);
-    for (guint i = 0; i < n; i++)
-        verifier->claimed[i] = tables.owner[i] != NULL;
-    for (guint i = 0; i < n; i++)
-        g_free(tables.owner[i]);
-    g_free(tables.owner);
-    return correct;
+        correct = check_layer(verifier, l);
+    for (guint i = 0; i < rp_plan_n_decisions(plan) && correct; i++)
+        correct = claim(verifier, rp_plan_decision(plan, i), gpus, RP_BUFFER_OPTIMIZER,
+                        RP_DECISION_BYTES(verifier->n_layers), "decisions (%u)", i);
+    for (guint g = 0; g < gpus && correct; g++)
+        correct = check_device(verifier, g);
+    if (correct && check_exchange(verifier))
+        (void)check_overlaps(verifier);
 }
 
 /* Places: everything that an access names exists and can be reached from its task. */

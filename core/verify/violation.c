@@ -60,8 +60,8 @@ append_task(const RpVerifier *verifier, GString *text, guint32 task)
     guint32 lane = rp_verifier_task(verifier, task)->lane;
 
     g_string_append(text, description);
-    if (verifier->position != NULL && lane < rp_plan_n_lanes(verifier->plan))
-        g_string_append_printf(text, ", place %u of the %s lane", verifier->position[task],
+    if (verifier->places != NULL && verifier->places[task].position > 0)
+        g_string_append_printf(text, ", place %u of the %s lane", verifier->places[task].position,
                                rp_lane_name(rp_plan_lane_kind(verifier->plan, lane)));
 }
 
