@@ -7,83 +7,42 @@
 #include <stdlib.h>
 
 static int
-compare_offsets(const void *a, const void *b)
+compare_places(const void *a, const void *b)
 {
-    guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
+    const RpAtom *x = a, *y = b;
 
-    return x < y ? -1 : x > y;
+    if (x->arena != y->arena)
+        return x->arena < y->arena ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+/* The atom of @atoms that begins at @offset, or last before it. */
 static guint32
-find_border(const guint64 *borders, guint32 n, guint64 offset)
+find_atom(const RpAtom *atoms, guint32 n, guint32 arena, guint64 offset)
 {
+    const RpAtom place = {.arena = arena, .offset = offset};
     guint32 low = 0;
 
     while (n > 1) {
         guint32 half = n / 2;
 
-        if (borders[low + half] <= offset)
+        if (compare_places(&atoms[low + half], &place) <= 0)
             low += half;
         n -= half;
     }
     return low;
 }
 
-/* Cuts one arena; its atoms are numbered from @first. Returns: how many. */
-static guint32
-cut_arena(const RpPlan *plan, RpSweep *sweep, guint32 arena, guint32 first, guint64 *borders)
-{
-    guint n_buffers = rp_plan_n_buffers(plan);
-    guint32 n = 0, n_unique = 0;
-
-    for (guint i = 0; i < n_buffers; i++) {
-        const RpBuffer *buffer = rp_plan_buffer(plan, i);
-
-        if (buffer->arena == arena && buffer->bytes > 0) {
-            borders[n++] = buffer->offset;
-            borders[n++] = buffer->offset + buffer->bytes;
-        }
-    }
-    qsort(borders, n, sizeof(guint64), compare_offsets);
-    for (guint32 i = 0; i < n; i++)
-        if (n_unique == 0 || borders[n_unique - 1] != borders[i])
-            borders[n_unique++] = borders[i];
-    for (guint32 i = 0; i < n_unique; i++)
-        sweep->atoms[first + i] =
-            (RpAtom){.arena = arena, .offset = borders[i], .writer = {.id = RP_TASK_NONE}};
-    for (guint i = 0; i < n_buffers; i++) {
-        const RpBuffer *buffer = rp_plan_buffer(plan, i);
-        RpHolder *run = &sweep->holders[i];
-
-        if (buffer->arena != arena || buffer->bytes == 0)
-            continue;
-        run->first = find_border(borders, n_unique, buffer->offset);
-        run->count = find_border(borders, n_unique, buffer->offset + buffer->bytes) - run->first;
-        run->first += first;
-        for (guint32 a = 0; a < run->count; a++)
-            sweep->atoms[run->first + a].n_buffers++;
-    }
-    return n_unique;
-}
-
 /* Buffers added since: an atom keeps the state of the one that lay there before. */
 static void
-inherit(RpSweep *sweep, const RpAtom *before, guint32 n_before)
+inherit(RpAtom *atom, const RpAtom *before)
 {
-    for (guint32 i = 0, k = 0; i < sweep->n_atoms && n_before > 0; i++) {
-        RpAtom *atom = &sweep->atoms[i];
-
-        while (k + 1 < n_before &&
-               (before[k + 1].arena < atom->arena ||
-                (before[k + 1].arena == atom->arena && before[k + 1].offset <= atom->offset)))
-            k++;
-        if (before[k].arena != atom->arena || before[k].offset > atom->offset)
-            continue;
-        atom->writer = before[k].writer;
-        atom->through = before[k].through;
-        atom->n_readers = atom->max_readers = before[k].n_readers;
-        atom->readers = g_memdup2(before[k].readers, atom->n_readers * sizeof(RpToucher));
-    }
+    if (before->arena != atom->arena || before->offset > atom->offset)
+        return;
+    atom->writer = before->writer;
+    atom->through = before->through;
+    atom->n_readers = atom->max_readers = before->n_readers;
+    atom->readers = g_memdup2(before->readers, atom->n_readers * sizeof(RpToucher));
 }
 
 static void
@@ -97,28 +56,52 @@ free_atoms(RpAtom *atoms, guint32 n)
 void
 rp_sweep_cut_arenas(RpVerifier *verifier)
 {
+    const guint n_buffers = rp_plan_n_buffers(verifier->plan);
+
     if (verifier->sweep == NULL) {
         verifier->sweep = g_new0(RpSweep, 1);
         verifier->sweep->expected = g_array_new(FALSE, FALSE, sizeof(RpExpected));
     }
     RpSweep *sweep = verifier->sweep;
-    const RpPlan *plan = verifier->plan;
-    gsize n_buffers = rp_plan_n_buffers(plan);
-    g_autofree guint64 *borders = g_new(guint64, 2 * n_buffers + 1);
     RpAtom *before = sweep->atoms;
+    RpAtom *atoms = g_new(RpAtom, 2 * (gsize)n_buffers + 1);
     const guint32 n_before = sweep->n_atoms;
+    guint32 n = 0, n_unique = 0;
 
-    for (gsize i = 0; i < sweep->n_buffers; i++) /* tables are checked anew */
-        g_clear_pointer(&sweep->holders[i].owner, g_free);
-    sweep->holders = g_renew(RpHolder, sweep->holders, n_buffers + 1);
-    for (gsize i = sweep->n_buffers; i < n_buffers; i++)
-        sweep->holders[i] = (RpHolder){.count = 0};
-    sweep->n_buffers = (guint)n_buffers;
-    sweep->atoms = g_new(RpAtom, 2 * n_buffers + 1);
-    sweep->n_atoms = 0;
-    for (guint32 arena = 0; arena <= rp_plan_gpus(plan); arena++)
-        sweep->n_atoms += cut_arena(plan, sweep, arena, sweep->n_atoms, borders);
-    inherit(sweep, before, n_before);
+    sweep->holders = g_renew(RpHolder, sweep->holders, (gsize)n_buffers + 1);
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(verifier->plan, i);
+
+        if (i < sweep->n_buffers) /* tables are checked anew */
+            g_clear_pointer(&sweep->holders[i].owner, g_free);
+        else
+            sweep->holders[i] = (RpHolder){.count = 0};
+        for (guint end = 0; end < 2 && buffer->bytes > 0; end++)
+            atoms[n++] = (RpAtom){.arena = buffer->arena,
+                                  .offset = buffer->offset + (end > 0 ? buffer->bytes : 0),
+                                  .writer = {.id = RP_TASK_NONE}};
+    }
+    qsort(atoms, n, sizeof(RpAtom), compare_places);
+    for (guint32 i = 0; i < n; i++)
+        if (n_unique == 0 || compare_places(&atoms[n_unique - 1], &atoms[i]) != 0)
+            atoms[n_unique++] = atoms[i];
+    sweep->n_buffers = n_buffers;
+    sweep->atoms = atoms;
+    sweep->n_atoms = n_unique;
+    for (guint i = 0; i < n_buffers; i++) {
+        const RpBuffer *buffer = rp_plan_buffer(verifier->plan, i);
+        RpHolder *holder = &sweep->holders[i];
+
+        if (buffer->bytes == 0)
+            continue;
+        holder->first = find_atom(atoms, n_unique, buffer->arena, buffer->offset);
+        holder->count = find_atom(atoms, n_unique, buffer->arena, buffer->offset + buffer->bytes) -
+                        holder->first;
+        for (guint32 a = 0; a < holder->count; a++)
+            atoms[holder->first + a].n_buffers++;
+    }
+    for (guint32 i = 0; i < n_unique && n_before > 0; i++)
+        inherit(&atoms[i], &before[find_atom(before, n_before, atoms[i].arena, atoms[i].offset)]);
     free_atoms(before, n_before);
 }
 
@@ -161,7 +144,6 @@ rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n)
     const RpTaskId first = verifier->first_id + n;
     const RpSweep *sweep = verifier->sweep;
     GArray *old = g_array_new(FALSE, FALSE, sizeof(RpOldTask));
-    guint unique = 0;
 
     for (guint32 i = 0; sweep != NULL && i < sweep->n_atoms; i++) {
         const RpAtom *atom = &sweep->atoms[i];
@@ -171,13 +153,6 @@ rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n)
             keep_old(verifier, old, &atom->readers[r], first);
     }
     g_array_sort(old, compare_ids);
-    for (guint i = 0; i < old->len; i++) {
-        const RpOldTask kept = g_array_index(old, RpOldTask, i);
-
-        if (unique == 0 || g_array_index(old, RpOldTask, unique - 1).id != kept.id)
-            g_array_index(old, RpOldTask, unique++) = kept;
-    }
-    g_array_set_size(old, unique);
     g_clear_pointer(&verifier->old, g_array_unref);
     verifier->old = old;
 }

@@ -16,52 +16,49 @@
  */
 #include "core/verify/private.h"
 
-/* What distinguishes the tasks of a kind in one iteration, of which there is one each. */
-typedef enum {
-    NOTHING,      /* there may be any */
-    BY_ACTION,    /* stage and micro-batch; the other kinds of actions have these as their parts */
-    BY_VALUE,     /* layer, or boundary, and micro-batch */
-    BY_CHUNK,     /* round and chunk of a stage */
-    BY_SLOT,      /* round and stage; a sum of several rounds counts for each */
-    BY_DEVICE,    /* and layer */
-    BY_LAYER,     /* */
-    BY_ITERATION, /* */
-} Identity;
-
 /* The rule that a task breaks which is there twice, and its sentence. */
+#define TRANSFER RP_PER_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"
+#define UPDATE RP_PER_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"
 static const struct {
     guint8 identity;
     guint8 rule;
     const char *twice;
 } rows[RP_N_TASK_KINDS] = {
-    [RP_TASK_FORWARD] = {BY_ACTION, RP_RULE_ACTIONS, "a forward runs twice"},
-    [RP_TASK_BACKWARD] = {BY_ACTION, RP_RULE_ACTIONS, "a backward runs twice"},
-    [RP_TASK_WEIGHT_GRADIENT] = {BY_ACTION, RP_RULE_ACTIONS, "a weight gradient runs twice"},
-    [RP_TASK_ACTIVATION_DOWNLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
-    [RP_TASK_ACTIVATION_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
-    [RP_TASK_STASH_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
-    [RP_TASK_ACTGRAD_DOWNLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
-    [RP_TASK_ACTGRAD_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
-    [RP_TASK_SAVED_DOWNLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
-    [RP_TASK_SAVED_UPLOAD] = {BY_VALUE, RP_RULE_ACTIONS, "a transfer runs twice"},
-    [RP_TASK_PARAMETER_UPLOAD] = {BY_CHUNK, RP_RULE_TRANSFERS, "the same chunk is uploaded twice"},
-    [RP_TASK_RESIDENT_UPLOAD] = {BY_DEVICE, RP_RULE_TRANSFERS,
+    [RP_TASK_FORWARD] = {RP_PER_ACTION, RP_RULE_ACTIONS, "a forward runs twice"},
+    [RP_TASK_BACKWARD] = {RP_PER_ACTION, RP_RULE_ACTIONS, "a backward runs twice"},
+    [RP_TASK_WEIGHT_GRADIENT] = {RP_PER_ACTION, RP_RULE_ACTIONS, "a weight gradient runs twice"},
+    [RP_TASK_ACTIVATION_DOWNLOAD] = {TRANSFER},
+    [RP_TASK_ACTIVATION_UPLOAD] = {TRANSFER},
+    [RP_TASK_STASH_UPLOAD] = {TRANSFER},
+    [RP_TASK_ACTGRAD_DOWNLOAD] = {TRANSFER},
+    [RP_TASK_ACTGRAD_UPLOAD] = {TRANSFER},
+    [RP_TASK_SAVED_DOWNLOAD] = {TRANSFER},
+    [RP_TASK_SAVED_UPLOAD] = {TRANSFER},
+    [RP_TASK_PARAMETER_UPLOAD] = {RP_PER_CHUNK, RP_RULE_TRANSFERS,
+                                  "the same chunk is uploaded twice"},
+    [RP_TASK_RESIDENT_UPLOAD] = {RP_PER_DEVICE, RP_RULE_TRANSFERS,
                                  "weights that stay are uploaded twice"},
-    [RP_TASK_GRADIENT_DOWNLOAD] = {BY_CHUNK, RP_RULE_TRANSFERS,
+    [RP_TASK_GRADIENT_DOWNLOAD] = {RP_PER_CHUNK, RP_RULE_TRANSFERS,
                                    "the same chunk is downloaded twice"},
-    [RP_TASK_EXPAND] = {BY_SLOT, RP_RULE_TRANSFERS, "the same parameters are expanded twice"},
-    [RP_TASK_GRADIENT_ACCUMULATE] = {BY_SLOT, RP_RULE_TRANSFERS,
+    [RP_TASK_EXPAND] = {RP_PER_SLOT, RP_RULE_TRANSFERS, "the same parameters are expanded twice"},
+    [RP_TASK_GRADIENT_ACCUMULATE] = {RP_PER_SLOT, RP_RULE_TRANSFERS,
                                      "the same gradients are summed twice"},
-    [RP_TASK_NORM] = {BY_ITERATION, RP_RULE_DECISION, "two norms decide on one iteration"},
-    [RP_TASK_EARLY_STEP] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
-    [RP_TASK_GRADIENT_COPY] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
-    [RP_TASK_OPTIMIZER_STEP] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
-    [RP_TASK_PARAMETER_COPY] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
-    [RP_TASK_LATE_STEP] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
-    [RP_TASK_REDUCE] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
-    [RP_TASK_AGREE] = {BY_ITERATION, RP_RULE_DECISION, "two norms decide on one iteration"},
-    [RP_TASK_GATHER] = {BY_LAYER, RP_RULE_OPTIMIZER_ORDER, "the same update is done twice"},
+    [RP_TASK_NORM] = {RP_PER_ITERATION, RP_RULE_DECISION, "two norms decide on one iteration"},
+    [RP_TASK_EARLY_STEP] = {UPDATE},
+    [RP_TASK_GRADIENT_COPY] = {UPDATE},
+    [RP_TASK_OPTIMIZER_STEP] = {UPDATE},
+    [RP_TASK_PARAMETER_COPY] = {UPDATE},
+    [RP_TASK_LATE_STEP] = {UPDATE},
+    [RP_TASK_REDUCE] = {UPDATE},
+    [RP_TASK_AGREE] = {RP_PER_ITERATION, RP_RULE_DECISION, "two norms decide on one iteration"},
+    [RP_TASK_GATHER] = {UPDATE},
 };
+
+RpIdentity
+rp_verifier_identity(RpTaskKind kind)
+{
+    return (RpIdentity)rows[kind].identity;
+}
 
 struct _RpLedger {
     RpTaskId *done;         /* [first_identity of the kind + identity_of()]; RP_TASK_NONE: none */
@@ -104,26 +101,26 @@ identity_of(const RpVerifier *verifier, RpTaskKind kind, const RpTask *task, gsi
                             : rp_verifier_slot_round(verifier, task->round);
     const gsize chunks = verifier->first_chunk[stages];
 
-    switch ((Identity)rows[kind].identity) {
-    case BY_ACTION:
+    switch (rp_verifier_identity(kind)) {
+    case RP_PER_ACTION:
         *n = stages * verifier->micro_batches;
         return (gsize)task->stage * verifier->micro_batches + task->micro_batch;
-    case BY_VALUE:
+    case RP_PER_VALUE:
         *n = layers * verifier->micro_batches;
         return (gsize)task->layer * verifier->micro_batches + task->micro_batch;
-    case BY_CHUNK:
+    case RP_PER_CHUNK:
         *n = 2 * verifier->rounds * chunks;
         return round * chunks + verifier->first_chunk[task->stage] + task->chunk;
-    case BY_SLOT:
+    case RP_PER_SLOT:
         *n = 2 * verifier->rounds * stages;
         return round * stages + task->stage;
-    case BY_DEVICE:
+    case RP_PER_DEVICE:
         *n = rp_plan_gpus(verifier->plan) * layers;
         return rp_plan_lane_device(verifier->plan, task->lane) * layers + task->layer;
-    case BY_LAYER:
+    case RP_PER_LAYER:
         *n = layers;
         return task->layer;
-    case BY_ITERATION:
+    case RP_PER_ITERATION:
         *n = 1;
         return 0;
     default:
@@ -200,17 +197,21 @@ static void
 enter_once(RpVerifier *verifier, RpTaskId *place, guint32 index, RpTaskKind kind)
 {
     if (*place != RP_TASK_NONE)
-        rp_verifier_fail(verifier, (RpRule)rows[kind].rule, rp_verifier_index(verifier, *place),
-                         index, "%s", rows[kind].twice);
+        fail_tasks(verifier, (RpRule)rows[kind].rule, rp_verifier_index(verifier, *place), index,
+                   "%s", rows[kind].twice);
     *place = verifier->first_id + index;
 }
 
+/* The kind of an action that has this part alone, by which the ledger knows the part. */
+static const RpTaskKind kind_of_part[RP_N_PARTS] = {RP_TASK_FORWARD, RP_TASK_BACKWARD,
+                                                    RP_TASK_WEIGHT_GRADIENT};
+
 static RpTaskId *
-action_place(const RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guint32 stage,
+action_place(const RpVerifier *verifier, const RpLedger *ledger, guint part, guint32 stage,
              guint32 micro_batch)
 {
-    return &ledger->done[verifier->first_identity[part] + (gsize)stage * verifier->micro_batches +
-                         micro_batch];
+    return &ledger->done[verifier->first_identity[kind_of_part[part]] +
+                         (gsize)stage * verifier->micro_batches + micro_batch];
 }
 
 static void
@@ -218,27 +219,21 @@ enter_action(RpVerifier *verifier, RpLedger *ledger, guint32 index)
 {
     RpActionPart parts[2];
     const guint n = rp_action_parts(verifier, rp_verifier_task(verifier, index), parts);
-    const guint32 lane = verifier->places[index].lane;
 
     for (guint i = 0; i < n; i++) {
-        const guint32 stage = parts[i].stage, micro_batch = parts[i].micro_batch;
-        const gsize end = (gsize)stage * verifier->n_lanes + lane;
-        const struct {
-            gboolean done;
-            RpTaskKind kind;
-        } kinds[] = {{parts[i].forward && parts[i].begins, RP_TASK_FORWARD},
-                     {parts[i].backward && parts[i].ends, RP_TASK_BACKWARD},
-                     {parts[i].weights && parts[i].ends, RP_TASK_WEIGHT_GRADIENT}};
+        const RpActionPart *of = &parts[i];
+        const gsize end = (gsize)of->stage * verifier->n_lanes + verifier->places[index].lane;
 
-        if (!verifier->full && kinds[0].done && ledger->first[end] == RP_TASK_NONE)
-            ledger->first[end] = verifier->first_id + index;
-        if (!verifier->full && kinds[2].done)
-            ledger->last[end] = verifier->first_id + index;
-        for (guint p = 0; p < G_N_ELEMENTS(kinds); p++)
-            if (kinds[p].done)
-                enter_once(verifier,
-                           action_place(verifier, ledger, kinds[p].kind, stage, micro_batch), index,
-                           kinds[p].kind);
+        for (guint p = 0; p < RP_N_PARTS; p++) {
+            if (!of->runs[p] || !(p == RP_PART_FORWARD ? of->begins : of->ends))
+                continue;
+            enter_once(verifier, action_place(verifier, ledger, p, of->stage, of->micro_batch),
+                       index, kind_of_part[p]);
+            if (!verifier->full && p == RP_PART_FORWARD && ledger->first[end] == RP_TASK_NONE)
+                ledger->first[end] = verifier->first_id + index;
+            if (!verifier->full && p == RP_PART_WEIGHTS)
+                ledger->last[end] = verifier->first_id + index;
+        }
     }
 }
 
@@ -255,7 +250,7 @@ rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
     ledger->n[kind]++;
     if (rp_task_is_compute(task))
         enter_action(verifier, ledger, index);
-    if (rp_task_is_compute(task) || rows[kind].identity == NOTHING || !verifier->full)
+    if (rp_task_is_compute(task) || rows[kind].identity == RP_ALIKE || !verifier->full)
         return;
     RpTaskId *done =
         &ledger->done[verifier->first_identity[kind] + identity_of(verifier, kind, task, &n)];
@@ -284,14 +279,14 @@ rp_ledger_number(RpVerifier *verifier)
         (void)identity_of(verifier, (RpTaskKind)kind, &any, &n);
         verifier->first_identity[kind + 1] =
             verifier->first_identity[kind] +
-            (verifier->full || rows[kind].identity == BY_ACTION ? n : 0);
+            (verifier->full || rows[kind].identity == RP_PER_ACTION ? n : 0);
     }
 }
 
 /* ---- rule 1 ---- */
 
 static guint32
-action(const RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guint32 stage,
+action(const RpVerifier *verifier, const RpLedger *ledger, guint part, guint32 stage,
        guint32 micro_batch)
 {
     return rp_verifier_index(verifier, *action_place(verifier, ledger, part, stage, micro_batch));
@@ -300,7 +295,7 @@ action(const RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guin
 /* A slot, one stage of one round in one direction, stays on one device; so does each copy of a mirrored
  * stage. */
 static void
-check_slot(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guint32 stage)
+check_slot(RpVerifier *verifier, const RpLedger *ledger, guint part, guint32 stage)
 {
     const guint copies = rp_plan_stage(verifier->plan, stage)->mirrored ? 2 : 1;
     const guint per_round = verifier->micro_batches / verifier->rounds / copies;
@@ -313,7 +308,7 @@ check_slot(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind part, guint3
             first = RP_NO_TASK;
         if (first < verifier->n_tasks && task < verifier->n_tasks &&
             verifier->places[first].lane != verifier->places[task].lane)
-            rp_verifier_fail(verifier, RP_RULE_ACTIONS, first, task, "one slot runs on two gpus");
+            fail_tasks(verifier, RP_RULE_ACTIONS, first, task, "one slot runs on two gpus");
         if (first == RP_NO_TASK)
             first = task;
     }
@@ -324,22 +319,18 @@ check_present(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration, g
 {
     const RpPlanStage *of = rp_plan_stage(verifier->plan, stage);
     const gboolean backward = of->runs_backward && !verifier->evaluates;
-    const struct {
-        gboolean runs;
-        RpTaskKind kind, beside;
-        const char *name;
-    } parts[] = {{of->runs_forward, RP_TASK_FORWARD, RP_TASK_BACKWARD, "forward"},
-                 {backward, RP_TASK_BACKWARD, RP_TASK_FORWARD, "backward"},
-                 {backward, RP_TASK_WEIGHT_GRADIENT, RP_TASK_BACKWARD, "weight gradient"}};
+    const gboolean runs[RP_N_PARTS] = {of->runs_forward, backward, backward};
+    static const char *const names[RP_N_PARTS] = {"forward", "backward", "weight gradient"};
 
-    for (guint p = 0; p < G_N_ELEMENTS(parts); p++) {
-        check_slot(verifier, ledger, parts[p].kind, stage);
-        for (guint m = 0; m < verifier->micro_batches && parts[p].runs; m++)
-            if (action(verifier, ledger, parts[p].kind, stage, m) == RP_NO_TASK)
-                rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK,
-                                 action(verifier, ledger, parts[p].beside, stage, m),
-                                 "no %s of stage %u, micro-batch %u in iteration %u", parts[p].name,
-                                 stage, m, iteration);
+    for (guint p = 0; p < RP_N_PARTS; p++) {
+        const guint beside = p == RP_PART_BACKWARD ? RP_PART_FORWARD : RP_PART_BACKWARD;
+
+        check_slot(verifier, ledger, p, stage);
+        for (guint m = 0; m < verifier->micro_batches && runs[p]; m++)
+            if (action(verifier, ledger, p, stage, m) == RP_NO_TASK)
+                fail_task(verifier, RP_RULE_ACTIONS, action(verifier, ledger, beside, stage, m),
+                          "no %s of stage %u, micro-batch %u in iteration %u", names[p], stage, m,
+                          iteration);
     }
 }
 
@@ -359,16 +350,16 @@ check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
     const guint first = stage->layers.first, end = first + stage->layers.count;
     const gboolean inputs = !verifier->full && stage->layers.count > 0;
     const gboolean trains = !verifier->evaluates, later = m % verifier->modes->slices > 0;
-    const guint32 forward = action(verifier, ledger, RP_TASK_FORWARD, s, m);
-    const guint32 backward = action(verifier, ledger, RP_TASK_BACKWARD, s, m);
-    const guint32 weights = action(verifier, ledger, RP_TASK_WEIGHT_GRADIENT, s, m);
+    const guint32 forward = action(verifier, ledger, RP_PART_FORWARD, s, m);
+    const guint32 backward = action(verifier, ledger, RP_PART_BACKWARD, s, m);
+    const guint32 weights = action(verifier, ledger, RP_PART_WEIGHTS, s, m);
     guint32 input = RP_NO_TASK, gradient = RP_NO_TASK;
 
     if (inputs && first > 0)
-        input = action(verifier, ledger, RP_TASK_FORWARD,
+        input = action(verifier, ledger, RP_PART_FORWARD,
                        rp_verifier_stage_of(verifier, first - 1, RP_FORWARD), m);
     if (inputs && end < verifier->n_layers)
-        gradient = action(verifier, ledger, RP_TASK_BACKWARD,
+        gradient = action(verifier, ledger, RP_PART_BACKWARD,
                           rp_verifier_stage_of(verifier, end, RP_BACKWARD), m);
     const struct {
         gboolean demanded;
@@ -386,10 +377,10 @@ check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
         {!stage->runs_forward, input, backward, FALSE, "the stashed input"},
         {trains && forward != backward, forward, backward, FALSE, "what the forward keeps"},
         {trains && weights != backward, backward, weights, FALSE, "what W needs of its I"},
-        {trains && later, later ? action(verifier, ledger, RP_TASK_FORWARD, s, m - 1) : 0, forward,
+        {trains && later, later ? action(verifier, ledger, RP_PART_FORWARD, s, m - 1) : 0, forward,
          FALSE, "keys and values of the slice before"},
         {trains && later, backward,
-         later ? action(verifier, ledger, RP_TASK_BACKWARD, s, m - 1) : 0, FALSE,
+         later ? action(verifier, ledger, RP_PART_BACKWARD, s, m - 1) : 0, FALSE,
          "gradients of keys and values from the slice behind"},
     };
 
@@ -401,17 +392,17 @@ check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
             rp_verifier_before(verifier, before, after, FALSE) ||
             (orders[i].late && rp_verifier_before(verifier, before, after, TRUE)))
             continue;
-        rp_verifier_fail(verifier, RP_RULE_ACTIONS, before, after,
-                         "%s is not sure to be there: the second task may start before the first "
-                         "has ended",
-                         orders[i].value);
+        fail_tasks(
+            verifier, RP_RULE_ACTIONS, before, after,
+            "%s is not sure to be there: the second task may start before the first has ended",
+            orders[i].value);
     }
     /* the fused stage's, where they are two */
     if (trains && forward != backward && forward < verifier->n_tasks &&
         backward < verifier->n_tasks &&
         rp_verifier_device(verifier, forward) != rp_verifier_device(verifier, backward))
-        rp_verifier_fail(verifier, RP_RULE_ACTIONS, forward, backward,
-                         "forward and backward of a stage run on two gpus");
+        fail_tasks(verifier, RP_RULE_ACTIONS, forward, backward,
+                   "forward and backward of a stage run on two gpus");
 }
 
 /* ---- staleness in `compute` fidelity ---- */
@@ -435,9 +426,9 @@ check_makers(RpVerifier *verifier, const RpLedger *before, guint32 reader, guint
                 rp_verifier_index(verifier, before->last[(gsize)maker * verifier->n_lanes + lane]);
 
             if (task < verifier->n_tasks && !rp_verifier_before(verifier, task, reader, FALSE))
-                rp_verifier_fail(verifier, RP_RULE_STALENESS, task, reader,
-                                 "the second action may start before the first has ended, "
-                                 "whose gradients make the weights it reads");
+                fail_tasks(verifier, RP_RULE_STALENESS, task, reader,
+                           "the second action may start before the first has ended, whose "
+                           "gradients make the weights it reads");
         }
     }
 }
@@ -512,47 +503,36 @@ rp_ledger_has_kind(const RpVerifier *verifier, RpTaskKind kind, guint layer)
 /* All layers have a task of each kind in use or, in the last iteration of a growing plan, none; some
  * have, if layers are stepped one by one. @past: an iteration with actions has followed */
 static void
-check_kind(RpVerifier *verifier, const RpLedger *ledger, RpTaskKind kind, guint32 iteration,
-           gboolean past, gboolean last)
-{
-    const RpPlanModes *modes = verifier->modes;
-    const RpTaskId *done = &ledger->done[verifier->first_identity[kind]];
-    /* late copies of layers that are stepped one by one come one by one, too */
-    const gboolean late = kind == RP_TASK_PARAMETER_COPY ||
-                          (kind == RP_TASK_GATHER && modes->copies != RP_COPIES_FUSED);
-    const gboolean closed = ledger->n[RP_TASK_NORM] > 0 && (!late || last);
-    const gboolean at_once =
-        rp_modes_wait_for_norm(modes) && kind != RP_TASK_EARLY_STEP && kind != RP_TASK_REDUCE;
-
-    if (!past && !(ledger->n[kind] > 0 && (at_once || closed)))
-        return;
-    for (guint l = 0; l < verifier->n_layers; l++)
-        if (done[l] == RP_TASK_NONE && rp_ledger_has_kind(verifier, kind, l))
-            rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK,
-                             rp_verifier_index(verifier, ledger->last_step),
-                             "no %s of layer %u in iteration %u", rp_task_kind_name(kind), l,
-                             iteration);
-}
-
-static void
 check_optimizer(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration, gboolean past,
                 gboolean last)
 {
-    static const RpTaskKind kinds[] = {
-        RP_TASK_EARLY_STEP, RP_TASK_GRADIENT_COPY, RP_TASK_OPTIMIZER_STEP, RP_TASK_PARAMETER_COPY,
-        RP_TASK_LATE_STEP,  RP_TASK_REDUCE,        RP_TASK_GATHER};
+    const RpPlanModes *modes = verifier->modes;
     const guint steps = ledger->n[RP_TASK_OPTIMIZER_STEP], norms = ledger->n[RP_TASK_NORM];
     const guint32 step = rp_verifier_index(verifier, ledger->last_step);
+    const gboolean waits = rp_modes_wait_for_norm(modes);
 
-    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
-        check_kind(verifier, ledger, kinds[i], iteration, past, last);
-    if (norms == 0 && (past || (steps > 0 && (rp_modes_wait_for_norm(verifier->modes) ||
-                                              steps == verifier->n_stepped))))
-        rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step, "iteration %u has no norm",
-                         iteration);
-    if (verifier->modes->servers > 1 && (norms == 0) != (ledger->n[RP_TASK_AGREE] == 0))
-        rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, step,
-                         "servers do not agree on the norm of iteration %u", iteration);
+    for (RpTaskKind kind = 0; kind < RP_N_TASK_KINDS; kind++) {
+        /* late copies of layers that are stepped one by one come one by one, too */
+        const gboolean late = kind == RP_TASK_PARAMETER_COPY ||
+                              (kind == RP_TASK_GATHER && modes->copies != RP_COPIES_FUSED);
+        const gboolean at_once = waits && kind != RP_TASK_EARLY_STEP && kind != RP_TASK_REDUCE;
+        const gboolean closed = at_once || (norms > 0 && (!late || last));
+
+        if (rp_verifier_identity(kind) != RP_PER_LAYER ||
+            !(past || (ledger->n[kind] > 0 && closed)))
+            continue;
+        for (guint l = 0; l < verifier->n_layers; l++)
+            if (ledger->done[verifier->first_identity[kind] + l] == RP_TASK_NONE &&
+                rp_ledger_has_kind(verifier, kind, l))
+                fail_task(verifier, RP_RULE_OPTIMIZER_ORDER, step,
+                          "no %s of layer %u in iteration %u", rp_task_kind_name(kind), l,
+                          iteration);
+    }
+    if (norms == 0 && (past || (steps > 0 && (waits || steps == verifier->n_stepped))))
+        fail_task(verifier, RP_RULE_DECISION, step, "iteration %u has no norm", iteration);
+    if (modes->servers > 1 && (norms == 0) != (ledger->n[RP_TASK_AGREE] == 0))
+        fail_task(verifier, RP_RULE_DECISION, step,
+                  "servers do not agree on the norm of iteration %u", iteration);
 }
 
 void

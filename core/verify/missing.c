@@ -12,49 +12,63 @@
 
 #define NAME_OF_RACE "is not sure to be there: the second task may start before the first has ended"
 
-/* Names of values, the rules that are broken where one is missed, and sentences for one that may not
- * be there yet. */
-static const struct {
-    const char *name;
-    RpRule rule;
-    const char *race; /* a sentence; NULL: the name, and that it is not sure to be there */
-} kinds[RP_N_VALUES] = {
-    [RP_VALUE_NONE] = {"scratch", RP_RULE_BUFFERS, NULL},
-    [RP_VALUE_UNKNOWN] = {"something", RP_RULE_BUFFERS, NULL},
-    [RP_VALUE_INITIAL] = {"nothing", RP_RULE_BUFFERS, NULL},
-    [RP_VALUE_OUTPUT] = {"the forward's output", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_OUTPUT_GRADIENT] = {"the backward's output", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_INPUT] = {"the action's input", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_INPUT_GRADIENT] = {"the backward's gradient", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_SAVED] = {"what the layer saves", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_KEPT_FORWARD] = {"what the forward keeps", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_KEPT_BACKWARD] = {"what W needs of its I", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_WORKSPACE] = {"what the action's piece before has left", RP_RULE_ACTIONS, NULL},
-    [RP_VALUE_PACKED] = {"a chunk of the packed parameters", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_PARAMETERS] = {"a chunk of the parameters", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_LAYER] = {"the layer's chunk of the parameters", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_RESIDENT] = {"what stays of the layer", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_SUM] = {"the sum of the gradients so far", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_LEAVING] = {"the slot's gradient", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_LAYER_LEAVING] = {"the layer's gradient", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_STAGED] = {"the gradient of a round", RP_RULE_TRANSFERS, NULL},
-    [RP_VALUE_GRADIENTS] = {"the layer's gradient", RP_RULE_INCOMPLETE_GRADIENTS,
+/* Rows of values. */
+#define OF(of, by) RP_OF_##of, RP_##by
+const RpValueInfo rp_values[RP_N_VALUES] = {
+    [RP_VALUE_NONE] = {OF(LAYER, ONLY), RP_RULE_BUFFERS, "scratch", NULL},
+    [RP_VALUE_UNKNOWN] = {OF(LAYER, ONLY), RP_RULE_BUFFERS, "something", NULL},
+    [RP_VALUE_INITIAL] = {OF(LAYER, ONLY), RP_RULE_BUFFERS, "nothing", NULL},
+    [RP_VALUE_OUTPUT] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS, "the forward's output", NULL},
+    [RP_VALUE_OUTPUT_GRADIENT] = {OF(LAYER, BY_MICRO_BATCH), RP_RULE_ACTIONS,
+                                  "the backward's output", NULL},
+    [RP_VALUE_INPUT] = {OF(LAYER, BY_MICRO_BATCH), RP_RULE_ACTIONS, "the action's input", NULL},
+    [RP_VALUE_INPUT_GRADIENT] = {OF(END, BY_MICRO_BATCH), RP_RULE_ACTIONS,
+                                 "the backward's gradient", NULL},
+    [RP_VALUE_SAVED] = {OF(LAYER, BY_MICRO_BATCH), RP_RULE_ACTIONS, "what the layer saves", NULL},
+    [RP_VALUE_KEPT_FORWARD] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS, "what the forward keeps",
+                               NULL},
+    [RP_VALUE_KEPT_BACKWARD] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS, "what W needs of its I",
+                                NULL},
+    [RP_VALUE_WORKSPACE] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS,
+                            "what the action's piece before has left", NULL},
+    [RP_VALUE_PACKED] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "a chunk of the packed parameters",
+                         NULL},
+    [RP_VALUE_PARAMETERS] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "a chunk of the parameters",
+                             NULL},
+    [RP_VALUE_LAYER] = {OF(LAYER, BY_ROUND), RP_RULE_TRANSFERS,
+                        "the layer's chunk of the parameters", NULL},
+    [RP_VALUE_RESIDENT] = {OF(LAYER, ONLY), RP_RULE_TRANSFERS, "what stays of the layer", NULL},
+    [RP_VALUE_SUM] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "the sum of the gradients so far",
+                      NULL},
+    [RP_VALUE_LEAVING] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "the slot's gradient", NULL},
+    [RP_VALUE_LAYER_LEAVING] = {OF(LAYER, BY_ROUND), RP_RULE_TRANSFERS, "the layer's gradient",
+                                NULL},
+    [RP_VALUE_STAGED] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "the gradient of a round", NULL},
+    [RP_VALUE_GRADIENTS] = {OF(LAYER, BY_ITEM), RP_RULE_INCOMPLETE_GRADIENTS,
+                            "the layer's gradient",
                             "the gradients may be read before they have arrived"},
-    [RP_VALUE_COPIED] = {"the copied gradient", RP_RULE_OPTIMIZER_ORDER,
+    [RP_VALUE_COPIED] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER, "the copied gradient",
                          "the step may start before its gradients have been copied"},
-    [RP_VALUE_REDUCED] = {"the sum of all servers' gradients", RP_RULE_INCOMPLETE_GRADIENTS,
+    [RP_VALUE_REDUCED] = {OF(LAYER, ONLY), RP_RULE_INCOMPLETE_GRADIENTS,
+                          "the sum of all servers' gradients",
                           "the gradients may be read before they have been reduced"},
-    [RP_VALUE_SQUARES] = {"what servers agree on", RP_RULE_DECISION, NULL},
-    [RP_VALUE_DECISION_PART] = {"every layer's part of the decision", RP_RULE_DECISION, NULL},
-    [RP_VALUE_OWN_DECISION] = {"this server's decision", RP_RULE_DECISION, NULL},
-    [RP_VALUE_DECISION] = {"the decision that is for it", RP_RULE_DECISION, NULL},
-    [RP_VALUE_EARLY_WEIGHTS] = {"the early step's weights", RP_RULE_OPTIMIZER_ORDER, NULL},
-    [RP_VALUE_WEIGHT_SHARE] = {"this server's share of the new weights", RP_RULE_TORN_WEIGHTS,
+    [RP_VALUE_SQUARES] = {OF(ITERATION, ONLY), RP_RULE_DECISION, "what servers agree on", NULL},
+    [RP_VALUE_DECISION_PART] = {OF(ITERATION, ONLY), RP_RULE_DECISION,
+                                "every layer's part of the decision", NULL},
+    [RP_VALUE_OWN_DECISION] = {OF(ITERATION, ONLY), RP_RULE_DECISION, "this server's decision",
+                               NULL},
+    [RP_VALUE_DECISION] = {OF(ITERATION, ONLY), RP_RULE_DECISION, "the decision that is for it",
+                           NULL},
+    [RP_VALUE_EARLY_WEIGHTS] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER,
+                                "the early step's weights", NULL},
+    [RP_VALUE_WEIGHT_SHARE] = {OF(LAYER, ONLY), RP_RULE_TORN_WEIGHTS,
+                               "this server's share of the new weights",
                                "the weights may be gathered before they are written"},
-    [RP_VALUE_WEIGHTS] = {"the version of the weights", RP_RULE_TORN_WEIGHTS,
+    [RP_VALUE_WEIGHTS] = {OF(LAYER, ONLY), RP_RULE_TORN_WEIGHTS, "the version of the weights",
                           "the weights may be uploaded before they are written"},
-    [RP_VALUE_HALF_STATE] = {"the optimizer's state", RP_RULE_OPTIMIZER_ORDER, NULL},
-    [RP_VALUE_STATE] = {"the optimizer's state", RP_RULE_OPTIMIZER_ORDER, NULL},
+    [RP_VALUE_HALF_STATE] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER, "the optimizer's state",
+                             NULL},
+    [RP_VALUE_STATE] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER, "the optimizer's state", NULL},
 };
 
 /* ---- order ---- */
@@ -77,7 +91,7 @@ rule_at(const RpVerifier *verifier, RpValueKind kind, guint32 index)
     return kind == RP_VALUE_GRADIENTS &&
                    rp_verifier_task(verifier, index)->kind == RP_TASK_GRADIENT_ACCUMULATE
                ? RP_RULE_TRANSFERS
-               : kinds[kind].rule;
+               : rp_values[kind].rule;
 }
 
 /* A value that a norm misses ranks behind one that its steps miss. */
@@ -96,34 +110,32 @@ rp_verifier_fail_order(RpVerifier *verifier, guint32 first, guint32 second, guin
     const RpBuffer *of = rp_plan_buffer(verifier->plan, buffer);
     const gboolean host = of->arena == rp_plan_gpus(verifier->plan);
 
-    if (first_writes && wants != RP_VALUE_NONE && kinds[wants].rule != RP_RULE_DECISION) {
+    if (first_writes && wants != RP_VALUE_NONE && rp_values[wants].rule != RP_RULE_DECISION) {
         const RpRule rule = rule_at(verifier, wants, second);
 
-        if (kinds[wants].race != NULL)
+        if (rp_values[wants].race != NULL)
             rp_verifier_fail_at(verifier, rank_at(verifier, rule, second), rule, first, second,
-                                "%s", kinds[wants].race);
+                                "%s", rp_values[wants].race);
         else
             rp_verifier_fail_at(verifier, rank_at(verifier, rule, second), rule, first, second,
-                                "%s " NAME_OF_RACE, kinds[wants].name);
+                                "%s " NAME_OF_RACE, rp_values[wants].name);
     } else if (!first_writes && host && of->category == RP_BUFFER_PARAMETERS) {
-        rp_verifier_fail(verifier, RP_RULE_WEIGHT_INTEGRITY, first, second,
-                         "the weights may be overwritten while they are uploaded");
+        fail_tasks(verifier, RP_RULE_WEIGHT_INTEGRITY, first, second,
+                   "the weights may be overwritten while they are uploaded");
     } else if (!first_writes && host && of->category == RP_BUFFER_GRADIENTS &&
                rp_verifier_task(verifier, second)->kind == RP_TASK_GRADIENT_DOWNLOAD) {
         const gboolean reduced =
             first < verifier->n_tasks && rp_verifier_task(verifier, first)->kind == RP_TASK_REDUCE;
 
-        rp_verifier_fail(verifier, RP_RULE_GRADIENT_INTEGRITY, first, second,
-                         "the gradients may be overwritten before they are %s",
-                         reduced ? "reduced" : "read");
+        fail_tasks(verifier, RP_RULE_GRADIENT_INTEGRITY, first, second,
+                   "the gradients may be overwritten before they are %s",
+                   reduced ? "reduced" : "read");
     } else {
         g_autofree char *name = describe_buffer(verifier->plan, buffer);
 
-        rp_verifier_fail(verifier, RP_RULE_BUFFERS, first, second,
-                         "%s is %s by the first task and %s by the second, and nothing orders "
-                         "the two",
-                         name, first_writes ? "written" : "read",
-                         second_writes ? "written" : "read");
+        fail_tasks(verifier, RP_RULE_BUFFERS, first, second,
+                   "%s is %s by the first task and %s by the second, and nothing orders the two",
+                   name, first_writes ? "written" : "read", second_writes ? "written" : "read");
     }
 }
 
@@ -211,7 +223,8 @@ rp_verifier_find_action(const RpVerifier *verifier, guint32 iteration, guint32 m
 
         for (guint k = 0; k < n; k++)
             if (task->iteration == iteration && parts[k].stage == stage &&
-                (backward ? parts[k].backward || parts[k].weights : parts[k].forward) &&
+                (backward ? parts[k].runs[RP_PART_BACKWARD] || parts[k].runs[RP_PART_WEIGHTS]
+                          : parts[k].runs[RP_PART_FORWARD]) &&
                 (micro_batch == RP_NONE || parts[k].micro_batch == micro_batch))
                 last = i;
     }
@@ -239,12 +252,11 @@ fail_missing(RpVerifier *verifier, guint32 index, const RpSymbol *wants)
     case RP_VALUE_GRADIENTS:
         if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !has_norm(verifier, task->iteration))
             return FALSE;
-        rp_verifier_fail(
-            verifier, RP_RULE_TRANSFERS, RP_NO_TASK,
-            rp_verifier_find_action(verifier, task->iteration, RP_NONE,
-                                    rp_verifier_stage_of(verifier, layer, RP_BACKWARD), TRUE),
-            "gradients of layer %u in iteration %u are never %s", layer, task->iteration,
-            rp_verifier_stages(verifier) ? "summed over all rounds" : "downloaded");
+        fail_task(verifier, RP_RULE_TRANSFERS,
+                  rp_verifier_find_action(verifier, task->iteration, RP_NONE,
+                                          rp_verifier_stage_of(verifier, layer, RP_BACKWARD), TRUE),
+                  "gradients of layer %u in iteration %u are never %s", layer, task->iteration,
+                  rp_verifier_stages(verifier) ? "summed over all rounds" : "downloaded");
         return TRUE;
     case RP_VALUE_INPUT:
     case RP_VALUE_INPUT_GRADIENT:
@@ -263,9 +275,9 @@ fail_missing(RpVerifier *verifier, guint32 index, const RpSymbol *wants)
             to = rp_verifier_find_action(verifier, wants->iteration, wants->item,
                                          rp_verifier_stage_of(verifier, layer - gradient, backward),
                                          backward);
-        rp_verifier_fail(verifier, RP_RULE_ACTIONS, from, to, "%s is never %s between the two",
-                         kinds[wants->kind].name,
-                         rp_task_is_compute(task) ? "uploaded" : "downloaded");
+        fail_tasks(verifier, RP_RULE_ACTIONS, from, to, "%s is never %s between the two",
+                   rp_values[wants->kind].name,
+                   rp_task_is_compute(task) ? "uploaded" : "downloaded");
         return TRUE;
     }
     default:
@@ -283,14 +295,13 @@ fail_version(RpVerifier *verifier, guint32 index, const RpSymbol *wants, const R
                                   : g_strdup_printf("those of iteration %u", wants->iteration);
 
     if (found->kind == RP_VALUE_WEIGHTS)
-        rp_verifier_fail(verifier, RP_RULE_STALENESS, writer, index,
-                         "the second task uploads the weights of layer %u made by the first, "
-                         "not %s",
-                         found->of, wanted);
+        fail_tasks(verifier, RP_RULE_STALENESS, writer, index,
+                   "the second task uploads the weights of layer %u made by the first, not %s",
+                   found->of, wanted);
     else
-        rp_verifier_fail(verifier, RP_RULE_STALENESS, RP_NO_TASK, index,
-                         "the upload does not read the weights of layer %u it should: %s",
-                         wants->of, wanted);
+        fail_task(verifier, RP_RULE_STALENESS, index,
+                  "the upload does not read the weights of layer %u it should: %s", wants->of,
+                  wanted);
 }
 
 /* Whether the reader looks where @maker left @wants, and that is there no more. */
@@ -323,7 +334,7 @@ rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *ro
     const RpRule rule =
         norm && buffer == RP_NONE ? RP_RULE_DECISION : rule_at(verifier, wants.kind, index);
     const guint rank = rank_at(verifier, rule, index);
-    const char *name = kinds[wants.kind].name;
+    const char *name = rp_values[wants.kind].name;
     const gboolean same = rp_symbol_is_same(found, &wants);
     Maker maker;
 
@@ -342,9 +353,9 @@ rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *ro
     }
     if (task->kind == RP_TASK_REDUCE && found->kind == RP_VALUE_GRADIENTS &&
         found->of != wants.of) {
-        rp_verifier_fail(verifier, RP_RULE_GRADIENT_INTEGRITY, index, writer,
-                         "the gradients of layer %u may be overwritten before they are reduced",
-                         wants.of);
+        fail_tasks(verifier, RP_RULE_GRADIENT_INTEGRITY, index, writer,
+                   "the gradients of layer %u may be overwritten before they are reduced",
+                   wants.of);
         return;
     }
     maker = find_maker(verifier, index, row, &wants, buffer);

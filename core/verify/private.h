@@ -1,7 +1,7 @@
 /**
  * Shared by the verifier's files. Private to core/verify/.
  *
- *   verify.c      entry; fields of tasks; the order of the steps
+ *   verify.c      fields of tasks; the order of the steps, for a plan that is whole and one that grows
  *   violation.c   messages, ranks of rules, parts of actions
  *   stages.c      the table of stages and their chunks
  *   tables.c      rule 2: where layers, decisions and constants live
@@ -11,7 +11,6 @@
  *   sweep.c       one pass over all accesses: order, operands and values
  *   missing.c     which rule is broken where a value is missed, and by which two tasks
  *   ledger.c      the tasks of each iteration: everything once, nothing left out
- *   grow.c        a plan that is proved as it grows
  *   trace.c       traces
  *
  * Tasks are named by index: id - first_id.
@@ -30,7 +29,7 @@
 
 /* ---- values ---- */
 
-/* Kinds of symbolic values; the rows of their names and rules stand in missing.c. */
+/* Kinds of symbolic values; rp_values has a row for each. */
 typedef enum {
     RP_VALUE_NONE,            /* scratch: nobody may rely on it */
     RP_VALUE_UNKNOWN,         /* left by a retired task */
@@ -65,6 +64,17 @@ typedef enum {
     RP_VALUE_STATE,           /* the optimizer's of layer `of` after the iteration */
     RP_N_VALUES
 } RpValueKind;
+
+/* A value is of the layer (or boundary) or the stage of a task, and of one of its items; and the rule that
+ * is broken where it is missed. */
+typedef struct {
+    enum { RP_OF_LAYER, RP_OF_STAGE, RP_OF_END, RP_OF_ITERATION } of;
+    enum { RP_ONLY, RP_BY_MICRO_BATCH, RP_BY_ROUND, RP_BY_ITEM } by;
+    RpRule rule;
+    const char *name;
+    const char *race; /* a sentence; NULL: the name, and that it is not sure to be there */
+} RpValueInfo;
+extern const RpValueInfo rp_values[RP_N_VALUES];
 
 typedef struct {
     guint32 kind;
@@ -139,7 +149,7 @@ typedef struct {
 
 /* ---- the verifier ---- */
 
-/* What has been seen of a lane, and where a task stands. Rows are clocks. */
+/* A lane as far as it was seen, and the place of a task. Rows are clocks. */
 typedef struct {
     guint32 dense;  /* its number among lanes that hold tasks; RP_NONE: it holds none */
     guint32 length; /* tasks so far */
@@ -159,7 +169,7 @@ typedef struct {
     RpTaskPlace place;
 } RpOldTask;
 
-/* What the stages and their chunks say of a layer. */
+/* A layer, as the stages and their chunks have it. */
 typedef struct {
     guint32 stage_of[2]; /* [RpDirection] */
     guint64 parameter_bytes;
@@ -191,7 +201,7 @@ struct _RpVerifier {
     guint when;                                 /* rows.c: bits of its modes */
     guint8 rows[RP_N_TASK_KINDS][RP_MOST_ROWS]; /* [kind] of the table in rows.c */
 
-    /* a plan that grows: grow.c. Otherwise zeros: everything is new */
+    /* a plan that grows; otherwise zeros: everything is new */
     const RpPlan *source; /* the plan that grows; `plan` holds its last iterations */
     RpPlan *window;       /* the same as `plan`, owned */
     guint32 first_new;    /* tasks before it have been seen */
@@ -308,30 +318,20 @@ rp_verifier_before(const RpVerifier *verifier, guint32 first, guint32 second, gb
                                  verifier->places[first].position, second, late);
 }
 
-/* ---- verify.c ---- */
-
-/* Fills in all that follows from the plan, before any task is looked at. */
-void rp_verifier_begin(RpVerifier *verifier, const RpPlan *plan, guint64 clock_bytes);
-
 /* ---- violation.c ---- */
 
 /* The parts of an action: OVERLAP has two. */
+enum { RP_PART_FORWARD, RP_PART_BACKWARD, RP_PART_WEIGHTS, RP_N_PARTS };
 typedef struct {
     guint32 stage;
     guint32 micro_batch;
-    gboolean forward;  /* F, FB */
-    gboolean backward; /* B, FB, I */
-    gboolean weights;  /* makes weight gradients: B, FB, W */
-    gboolean top;      /* runs the backward of the stage's last layer, if any */
-    gboolean begins;   /* the first piece of the action; usually both begins and ends */
+    gboolean runs[RP_N_PARTS]; /* F, FB; B, FB, I; that makes weight gradients: B, FB, W */
+    gboolean begins;           /* the first piece of the action; usually both begins and ends */
     gboolean ends;
 } RpActionPart;
 
 /* Returns: how many of @parts are filled in, 0 if @task is not an action */
 guint rp_action_parts(const RpVerifier *verifier, const RpTask *task, RpActionPart parts[2]);
-
-/* Whether the head's loss is made in the action: its backward, at once with its forward. */
-gboolean rp_action_makes_loss(const RpVerifier *verifier, const RpTask *task);
 
 #define RP_NO_RANK G_MAXUINT
 
@@ -343,9 +343,11 @@ guint rp_rule_rank(RpRule rule);
  * text. Returns: %FALSE */
 gboolean rp_verifier_fail_at(RpVerifier *verifier, guint rank, RpRule rule, guint32 first,
                              guint32 second, const char *format, ...) G_GNUC_PRINTF(6, 7);
-/* The same with the rule's own rank. */
-#define rp_verifier_fail(verifier, rule, ...)                                                      \
+/* The same with the rule's own rank, and with one task, the second, or none. */
+#define fail_tasks(verifier, rule, ...)                                                            \
     rp_verifier_fail_at(verifier, rp_rule_rank(rule), rule, __VA_ARGS__)
+#define fail_task(verifier, rule, ...) fail_tasks(verifier, rule, RP_NO_TASK, __VA_ARGS__)
+#define fail_plan(verifier, rule, ...) fail_task(verifier, rule, RP_NO_TASK, __VA_ARGS__)
 
 /* ---- rows.c ---- */
 
@@ -356,6 +358,19 @@ void rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 
                         GArray *expected);
 
 /* ---- ledger.c ---- */
+
+/* The fields by which tasks of a kind differ in one iteration: there is one task of each. */
+typedef enum {
+    RP_ALIKE,      /* there may be any */
+    RP_PER_ACTION, /* stage and micro-batch; the other kinds of actions have these as their parts */
+    RP_PER_VALUE,  /* layer, or boundary, and micro-batch */
+    RP_PER_CHUNK,  /* round and chunk of a stage */
+    RP_PER_SLOT,   /* round and stage; a sum of several rounds counts for each */
+    RP_PER_DEVICE, /* device and layer */
+    RP_PER_LAYER,
+    RP_PER_ITERATION /* none */
+} RpIdentity;
+RpIdentity rp_verifier_identity(RpTaskKind kind);
 
 /* Rounds that an accumulate task adds. */
 guint rp_verifier_n_summed(const RpVerifier *verifier, const RpTask *task);
@@ -411,11 +426,6 @@ void rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpecte
 gboolean rp_verify_stages(RpVerifier *verifier);
 gboolean rp_verify_deadlock(RpVerifier *verifier);
 gboolean rp_verify_make_clocks(RpVerifier *verifier);
-gboolean rp_verify_places(RpVerifier *verifier);
+gboolean rp_verify_arenas(RpVerifier *verifier);
 void rp_verify_tables(RpVerifier *verifier);
 void rp_verify_sweep(RpVerifier *verifier);
-
-/* All steps of the proof. */
-gboolean rp_verifier_prove(RpVerifier *verifier);
-/* Frees everything but the verifier itself. */
-void rp_verifier_clear(RpVerifier *verifier);

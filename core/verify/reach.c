@@ -41,91 +41,72 @@ number_lanes(RpVerifier *verifier)
     verifier->stride = (verifier->n_lanes + 3) / 4 * 4;
 }
 
-/* The task before @task in its lane; lanes run in the order of ids. */
-static guint32 *
-make_lane_predecessors(const RpVerifier *verifier)
-{
-    guint32 *previous = g_new(guint32, verifier->n_tasks);
-    g_autofree guint32 *last = g_new(guint32, verifier->n_lanes);
-
-    for (guint i = 0; i < verifier->n_lanes; i++)
-        last[i] = RP_NO_TASK;
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
-        guint32 *lane = &last[verifier->places[i].lane];
-
-        previous[i] = *lane;
-        *lane = i;
-    }
-    return previous;
-}
-
-/* Calls for each task that @task waits for; retired ones have ended. Index n_dependencies = lane.
- */
+/* A task that @task waits for, through its lane or a dependency, and that cannot run. */
 static guint32
-predecessor(const RpVerifier *verifier, const guint32 *previous, guint32 task, guint which)
+find_blocker(const RpVerifier *verifier, const guint32 *previous, const gboolean *runs,
+             guint32 task)
 {
     const RpTask *of = rp_verifier_task(verifier, task);
     const RpDependency *dependencies = rp_plan_dependencies(verifier->plan, of);
 
-    if (which == of->dependency_count)
-        return previous[task];
-    if (dependencies[which].task < verifier->first_id)
-        return RP_NO_TASK;
-    return (guint32)(dependencies[which].task - verifier->first_id);
+    for (guint k = 0; k < of->dependency_count; k++) {
+        const guint32 before = rp_verifier_index(verifier, dependencies[k].task);
+
+        if (before < verifier->n_tasks && !runs[before])
+            return before;
+    }
+    return previous[task] != RP_NO_TASK && !runs[previous[task]] ? previous[task] : RP_NO_TASK;
 }
 
-/* Some dependency points forward. Names two tasks of a cycle, or the two out of order. Tasks are followed to
- * those that they wait for: one that is still being followed closes a cycle. */
+/* Some dependency points forward. Names two tasks of a cycle, or the two out of order. */
 static gboolean
 fail_order(RpVerifier *verifier, guint32 waiting, guint32 awaited)
 {
-    enum { NEW, FOLLOWED, RUNS };
     const guint32 n = verifier->n_tasks;
-    g_autofree guint32 *previous = make_lane_predecessors(verifier);
-    g_autofree guint8 *state = g_new0(guint8, n);
-    g_autofree guint *edge = g_new0(guint, n); /* the next to be followed */
-    g_autofree guint32 *path = g_new(guint32, (gsize)n + 1);
-    guint32 before = RP_NO_TASK, length = 0;
+    g_autofree guint32 *previous = g_new(guint32, n); /* in the lane */
+    g_autofree guint32 *last = g_new(guint32, verifier->n_lanes);
+    g_autofree gboolean *runs = g_new0(gboolean, n);
+    guint32 at = RP_NO_TASK, length = 0;
+    gboolean more = TRUE;
 
-    for (guint32 root = 0; root < n && (before == RP_NO_TASK || state[before] != FOLLOWED);) {
-        if (length == 0 && state[root] != NEW) {
-            root++;
-            continue;
-        }
-        if (length == 0)
-            path[length++] = root;
-        const guint32 at = path[length - 1];
-
-        state[at] = FOLLOWED;
-        before = RP_NO_TASK;
-        if (edge[at] > rp_verifier_task(verifier, at)->dependency_count) {
-            state[at] = RUNS;
-            length--;
-            continue;
-        }
-        before = predecessor(verifier, previous, at, edge[at]++);
-        if (before != RP_NO_TASK && state[before] == NEW)
-            path[length++] = before;
+    memset(last, 0xff, verifier->n_lanes * sizeof(guint32)); /* RP_NO_TASK */
+    for (guint32 i = 0; i < n; i++) {
+        previous[i] = last[verifier->places[i].lane];
+        last[verifier->places[i].lane] = i;
     }
-    if (before == RP_NO_TASK || state[before] != FOLLOWED)
-        return rp_verifier_fail(verifier, RP_RULE_DEADLOCK, awaited, waiting,
-                                "the second task waits for the first, which the plan lists later: "
-                                "its lanes cannot be issued in the plan's order");
-    guint32 first = length;
-
-    /* once around: every cycle has an edge that points forward */
-    for (path[length] = before; first == length || path[first] != before;) {
-        first--;
-        if (path[first] < path[first + 1]) {
-            waiting = path[first];
-            awaited = path[first + 1];
+    while (more) { /* one pass for each dependency of a chain that points forward */
+        more = FALSE;
+        at = RP_NO_TASK;
+        for (guint32 i = 0; i < n; i++) {
+            if (runs[i])
+                continue;
+            runs[i] = find_blocker(verifier, previous, runs, i) == RP_NO_TASK;
+            more = more || runs[i];
+            at = runs[i] || at != RP_NO_TASK ? at : i;
         }
     }
-    return rp_verifier_fail(
-        verifier, RP_RULE_DEADLOCK, awaited, waiting,
-        "a cycle of %u tasks: the second waits for the first, which waits, through "
-        "lanes and dependencies, for the second",
-        length - first);
+    if (at == RP_NO_TASK)
+        return fail_tasks(verifier, RP_RULE_DEADLOCK, awaited, waiting,
+                          "the second task waits for the first, which the plan lists later: its "
+                          "lanes cannot be issued in the plan's order");
+    /* from blocker to blocker the way ends in a cycle; once around: some edge of it points forward */
+    for (guint32 i = 0; i < n; i++)
+        at = find_blocker(verifier, previous, runs, at);
+    const guint32 begin = at;
+    do {
+        const guint32 before = find_blocker(verifier, previous, runs, at);
+
+        if (at < before) {
+            waiting = at;
+            awaited = before;
+        }
+        at = before;
+        length++;
+    } while (at != begin);
+    return fail_tasks(verifier, RP_RULE_DEADLOCK, awaited, waiting,
+                      "a cycle of %u tasks: the second waits for the first, which waits, through "
+                      "lanes and dependencies, for the second",
+                      length);
 }
 
 gboolean
@@ -139,23 +120,23 @@ rp_verify_deadlock(RpVerifier *verifier)
         const RpDependency *dependencies = rp_plan_dependencies(verifier->plan, task);
 
         for (guint k = 0; k < task->dependency_count; k++) {
-            RpTaskId id = dependencies[k].task;
+            const RpTaskId id = dependencies[k].task, before = id - verifier->first_id;
 
             if (dependencies[k].phase > 1)
-                return rp_verifier_fail(verifier, RP_RULE_DEADLOCK, RP_NO_TASK, i,
-                                        "dependency on phase %u, which does not exist",
-                                        dependencies[k].phase);
+                return fail_task(verifier, RP_RULE_DEADLOCK, i,
+                                 "dependency on phase %u, which does not exist",
+                                 dependencies[k].phase);
             if (id < verifier->first_id)
                 continue;
-            if (id - verifier->first_id >= verifier->n_tasks)
-                return rp_verifier_fail(
-                    verifier, RP_RULE_DEADLOCK, RP_NO_TASK, i,
+            if (before >= verifier->n_tasks)
+                return fail_task(
+                    verifier, RP_RULE_DEADLOCK, i,
                     "waits for task %" G_GUINT64_FORMAT ", which the plan does not have", id);
-            if (id - verifier->first_id == i)
-                return rp_verifier_fail(verifier, RP_RULE_DEADLOCK, i, i, "waits for itself");
-            if (id - verifier->first_id > i && waiting == RP_NO_TASK) {
+            if (before == i)
+                return fail_tasks(verifier, RP_RULE_DEADLOCK, i, i, "waits for itself");
+            if (before > i && waiting == RP_NO_TASK) {
                 waiting = i;
-                awaited = (guint32)(id - verifier->first_id);
+                awaited = (guint32)before;
             }
         }
     }
@@ -244,10 +225,10 @@ rp_verify_make_clocks(RpVerifier *verifier)
 
         if (!join_dependencies(verifier, i, 0, lane->row, &place->start_row) ||
             !join_dependencies(verifier, i, 1, place->start_row, &place->end_row))
-            return rp_verifier_fail(verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
-                                    "too large to verify: the order of %u tasks on %u lanes takes "
-                                    "more than %" G_GUINT64_FORMAT " bytes",
-                                    verifier->n_tasks, verifier->n_lanes, verifier->clock_bytes);
+            return fail_plan(verifier, RP_RULE_NONE,
+                             "too large to verify: the order of %u tasks on %u lanes takes more "
+                             "than %" G_GUINT64_FORMAT " bytes",
+                             verifier->n_tasks, verifier->n_lanes, verifier->clock_bytes);
         lane->row = place->end_row;
     }
     return TRUE;

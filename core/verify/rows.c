@@ -26,29 +26,26 @@
 #define NOT_AT_ALL G_MAXUINT64
 #define NOTHING ((RpSymbol){.kind = RP_VALUE_NONE})
 
+/* A task, or a part of it, and the data that it works on. */
 typedef struct {
     const RpVerifier *verifier;
     const RpPlan *plan;
     const RpPlanModes *modes;
     const RpTask *task;
-    guint32 device;
-    guint when;       /* bits: see below */
-    GArray *expected; /* RpExpected */
-} Rows;
-
-/* The data that a task, or a part of it, works on. */
-typedef struct {
     RpTaskKind kind; /* of an overlapped action: F, or B */
+    guint when;      /* bits: see below */
     const RpPlanStage *stage;
     guint32 index; /* of the stage */
+    guint32 device;
     guint32 micro_batch;
-    guint32 round;   /* of the slot */
-    guint32 first;   /* layer, or boundary */
-    guint32 end;     /* boundary behind its layers, or the same */
-    guint32 item;    /* the buffer of gradients */
-    guint32 n;       /* added to a sum; 1 for a chunk that is transferred */
-    guint32 session; /* of its parameters */
-    gboolean second; /* part of an overlapped action */
+    guint32 round;    /* of the slot */
+    guint32 first;    /* layer, or boundary */
+    guint32 end;      /* boundary behind its layers, or the same */
+    guint32 item;     /* the buffer of gradients */
+    guint32 n;        /* added to a sum; 1 for a chunk that is transferred */
+    guint32 session;  /* of its parameters */
+    gboolean second;  /* part of an overlapped action */
+    GArray *expected; /* RpExpected */
 } Subject;
 
 /* ---- the table ---- */
@@ -103,12 +100,13 @@ enum {
     AFTER_NORM = 256,
     EVALUATES = 512,
     OF_PLAN = 1023,
-    EARLY = 1024, /* an early step writes the layer's weights */
-    HELD = 2048,  /* the layer has resident weights */
-    TIED = 4096,  /* the layer is another's, to which the task's is tied */
-    RUNS = 8192,  /* layer by layer: the layer runs in the task */
-    DOWN = 16384, /* ... and backward */
-    LOSS = 32768  /* the loss is made in the action */
+    EARLY = 1024,   /* an early step writes the layer's weights */
+    HELD = 2048,    /* the layer has resident weights */
+    TIED = 4096,    /* the layer is another's, to which the task's is tied */
+    RUNS = 8192,    /* layer by layer: the layer runs in the task */
+    DOWN = 16384,   /* ... and backward */
+    LOSS = 32768,   /* the loss is made in the action */
+    FOLLOWS = 65536 /* the task finds the workspace as the piece before has left it */
 };
 
 #define CATEGORY(name) (1U << RP_BUFFER_##name)
@@ -135,8 +133,8 @@ enum {
  * Host buffers and staging lie on the host, all others that come and go on the task's device. */
 static const struct {
     guint kinds;    /* bits */
-    guint16 when;   /* all of these */
-    guint16 unless; /* ... and none of these */
+    guint32 when;   /* all of these */
+    guint32 unless; /* ... and none of these */
     guint8 place;
     guint8 size; /* of ANY buffer; else the Age of what it wants */
     guint8 role;
@@ -146,7 +144,10 @@ static const struct {
     guint categories; /* bits; of ANY buffer */
 } table[] = {
     {F | B | I | W, 0, LAYERWISE, ANY, SIZE_PARAMETERS, R(PARAMETERS), READ, V(PARAMETERS), 0, P},
-    {F | B | I | W, 0, 0, ANY, SIZE_WORKSPACE, R(WORKSPACE), WRITE, 0, 0, S},
+    {F | B | I | W, 0, LAYERWISE, ANY, SIZE_WORKSPACE, R(WORKSPACE), WRITE, 0, 0, S},
+    {B, LAYERWISE, FOLLOWS, ANY, SIZE_WORKSPACE, R(WORKSPACE), WRITE, 0, V(WORKSPACE), S},
+    {B, LAYERWISE | FOLLOWS, 0, ANY, SIZE_WORKSPACE, R(WORKSPACE), ADD, V(WORKSPACE), V(WORKSPACE),
+     S},
     {F | B | I | W, 0, 0, ANY, SIZE_INPUT, R(INPUT), READ, V(INPUT), 0, VALUES},
     {F, 0, 0, ANY, SIZE_OUTPUT, R(OUTPUT), WRITE, 0, V(OUTPUT), VALUES},
     {B | I, 0, 0, ANY, SIZE_GRADIENT, R(GRADIENT), READ, V(INPUT_GRADIENT), 0, A},
@@ -281,10 +282,10 @@ rp_verifier_pick_rows(RpVerifier *verifier)
 
 /* 0: needs none, may have one */
 static guint64
-size_of(const Rows *rows, const Subject *at, Size size)
+size_of(const Subject *at, Size size)
 {
-    const RpVerifier *verifier = rows->verifier;
-    const RpPlan *plan = rows->plan;
+    const RpVerifier *verifier = at->verifier;
+    const RpPlan *plan = at->plan;
     const RpPlanStage *stage = at->stage;
     guint64 bytes = 0;
 
@@ -338,9 +339,9 @@ n_transferred(const RpChunks *chunks)
 
 /* How much of the value that a row wants, or leaves, must be there. 0: any */
 static guint
-amount_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gboolean leaves)
+amount_of(const Subject *at, RpValueKind kind, guint role, gboolean leaves)
 {
-    const RpVerifier *verifier = rows->verifier;
+    const RpVerifier *verifier = at->verifier;
 
     switch (kind) {
     case RP_VALUE_INPUT: /* dispatched backwards have it brought up once more */
@@ -354,11 +355,13 @@ amount_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gbo
     case RP_VALUE_PARAMETERS:
     case RP_VALUE_PACKED:
         return leaves ? at->n
-               : rp_modes_pack(rows->modes) && kind == RP_VALUE_PARAMETERS
+               : rp_modes_pack(at->modes) && kind == RP_VALUE_PARAMETERS
                    ? 1
                    : n_transferred(&at->stage->parameters);
     case RP_VALUE_SUM:
         return leaves ? at->n : 0;
+    case RP_VALUE_WORKSPACE: /* up to which step of the action */
+        return leaves ? at->task->end_step : at->task->first_step;
     case RP_VALUE_STAGED:
         return leaves ? at->n : n_transferred(&at->stage->gradients);
     case RP_VALUE_GRADIENTS: /* all of them are read, at home; sums are of rounds before */
@@ -374,55 +377,29 @@ amount_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gbo
     }
 }
 
-/* A value is of the layer (or boundary) or the stage of a Subject, and of one of its items. */
-enum { OF_LAYER, OF_STAGE, OF_END, OF_ITERATION };
-enum { ONLY, BY_MICRO_BATCH, BY_ROUND, BY_ITEM };
-static const struct {
-    guint8 of, item;
-} values[RP_N_VALUES] = {
-    [RP_VALUE_INPUT] = {OF_LAYER, BY_MICRO_BATCH},
-    [RP_VALUE_SAVED] = {OF_LAYER, BY_MICRO_BATCH},
-    [RP_VALUE_OUTPUT_GRADIENT] = {OF_LAYER, BY_MICRO_BATCH},
-    [RP_VALUE_INPUT_GRADIENT] = {OF_END, BY_MICRO_BATCH},
-    [RP_VALUE_OUTPUT] = {OF_STAGE, BY_MICRO_BATCH},
-    [RP_VALUE_KEPT_FORWARD] = {OF_STAGE, BY_MICRO_BATCH},
-    [RP_VALUE_KEPT_BACKWARD] = {OF_STAGE, BY_MICRO_BATCH},
-    [RP_VALUE_PARAMETERS] = {OF_STAGE, BY_ROUND},
-    [RP_VALUE_PACKED] = {OF_STAGE, BY_ROUND},
-    [RP_VALUE_SUM] = {OF_STAGE, BY_ROUND},
-    [RP_VALUE_STAGED] = {OF_STAGE, BY_ROUND},
-    [RP_VALUE_LEAVING] = {OF_STAGE, BY_ROUND},
-    [RP_VALUE_LAYER] = {OF_LAYER, BY_ROUND},
-    [RP_VALUE_LAYER_LEAVING] = {OF_LAYER, BY_ROUND},
-    [RP_VALUE_GRADIENTS] = {OF_LAYER, BY_ITEM},
-    [RP_VALUE_DECISION_PART] = {OF_ITERATION, ONLY},
-    [RP_VALUE_OWN_DECISION] = {OF_ITERATION, ONLY},
-    [RP_VALUE_DECISION] = {OF_ITERATION, ONLY},
-    [RP_VALUE_SQUARES] = {OF_ITERATION, ONLY},
-};
-
 /* The value of a kind that @at has to do with. Several servers make parts of a value, until it is
  * exchanged. */
 static RpSymbol
-symbol_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gboolean leaves)
+symbol_of(const Subject *at, RpValueKind kind, guint role, gboolean leaves)
 {
-    const gboolean action = rp_task_is_compute(rows->task);
+    const gboolean action = rp_task_is_compute(at->task);
     const guint32 owners[] = {at->first, at->index, at->end, 0};
     const guint32 items[] = {0, at->micro_batch, at->round, at->item};
+    const RpValueInfo *info = &rp_values[kind];
     RpSymbol made = {kind,
-                     owners[values[kind].of],
-                     items[values[kind].item],
-                     rows->task->iteration,
-                     amount_of(rows, at, kind, role, leaves),
+                     owners[info->of],
+                     items[info->by],
+                     at->task->iteration,
+                     amount_of(at, kind, role, leaves),
                      0};
 
     if (kind == RP_VALUE_PARAMETERS || kind == RP_VALUE_PACKED)
-        made.session = action && rows->task->kind != RP_TASK_FORWARD ? RP_NONE : at->session;
+        made.session = action && at->task->kind != RP_TASK_FORWARD ? RP_NONE : at->session;
     else if (kind == RP_VALUE_LEAVING && action && !leaves) /* it adds to the round before */
         made.item--;
     else if (kind == RP_VALUE_RESIDENT && !leaves)
-        made.iteration = rp_plan_first_iteration(rows->plan);
-    else if (leaves && rows->modes->servers > 1 && at->kind != RP_TASK_GATHER &&
+        made.iteration = rp_plan_first_iteration(at->plan);
+    else if (leaves && at->modes->servers > 1 && at->kind != RP_TASK_GATHER &&
              at->kind != RP_TASK_AGREE)
         made.kind = kind == RP_VALUE_WEIGHTS    ? RP_VALUE_WEIGHT_SHARE
                     : kind == RP_VALUE_DECISION ? RP_VALUE_OWN_DECISION
@@ -437,9 +414,9 @@ symbol_of(const Rows *rows, const Subject *at, RpValueKind kind, guint role, gbo
 
 /* A buffer that comes and goes. */
 static void
-set_passing(const Rows *rows, const Subject *at, guint number, RpExpected *row)
+set_passing(const Subject *at, guint number, RpExpected *row)
 {
-    const RpTask *task = rows->task;
+    const RpTask *task = at->task;
     const guint role = row->role;
 
     row->device = role != RP_ROLE_HOST && role != RP_ROLE_STAGING;
@@ -454,49 +431,37 @@ set_passing(const Rows *rows, const Subject *at, guint number, RpExpected *row)
         return;
     if (role == RP_ROLE_INPUT && at->stage->bound && at->first > 0 && at->session == 0)
         row->instead = (RpSymbol){RP_VALUE_OUTPUT,
-                                  rp_verifier_stage_of(rows->verifier, at->first - 1, RP_FORWARD),
+                                  rp_verifier_stage_of(at->verifier, at->first - 1, RP_FORWARD),
                                   at->micro_batch,
                                   task->iteration,
                                   0,
                                   0};
     if (role == RP_ROLE_GRADIENT && at->stage->bound)
-        row->instead = symbol_of(rows, &(Subject){.first = at->end, .micro_batch = at->micro_batch},
-                                 RP_VALUE_OUTPUT_GRADIENT, role, FALSE);
+        row->instead =
+            (RpSymbol){RP_VALUE_OUTPUT_GRADIENT, at->end, at->micro_batch, task->iteration, 0, 0};
     /* the parts of an overlapped action share the workspace and, of one stage, the parameters */
     if (at->second &&
         (role == RP_ROLE_WORKSPACE || (role == RP_ROLE_PARAMETERS && task->stage == at->index)))
         row->optional = TRUE;
     if (role == RP_ROLE_LEAVING) {
         row->optional = TRUE;
-        row->right_mode =
-            rows->modes->gradients == RP_GRADIENTS_KEPT && at->round > 0 ? ADD : WRITE;
-    }
-    if (role != RP_ROLE_WORKSPACE || rows->modes->weights != RP_WEIGHTS_PER_LAYER)
-        return;
-    row->leaves = (RpSymbol){RP_VALUE_WORKSPACE, at->index,      at->micro_batch,
-                             task->iteration,    task->end_step, 0};
-    if (rp_task_is_piece(task) &&
-        task->first_step > 0) { /* it finds what the one before has left */
-        row->optional = FALSE;
-        row->mode = ADD;
-        row->wants = row->leaves;
-        row->wants.n = task->first_step;
+        row->right_mode = at->modes->gradients == RP_GRADIENTS_KEPT && at->round > 0 ? ADD : WRITE;
     }
 }
 
 /* The buffer that the plan's tables name. */
 static guint32
-place_of(const Rows *rows, const Subject *at, Place place)
+place_of(const Subject *at, Place place)
 {
     const guint layer = at->first;
-    const RpPlanLayer *of = place < DECISION ? rp_plan_layer(rows->plan, layer) : NULL;
-    const guint iteration = rows->task->iteration;
+    const RpPlanLayer *of = place < DECISION ? rp_plan_layer(at->plan, layer) : NULL;
+    const guint iteration = at->task->iteration;
 
     switch (place) {
     case FROZEN:
         return of->frozen;
     case WEIGHTS:
-        return of->weights[rp_modes_versions(rows->modes) == 2 ? iteration % 2 : 0];
+        return of->weights[rp_modes_versions(at->modes) == 2 ? iteration % 2 : 0];
     case GRADIENTS:
         return of->gradients[at->item];
     case COPIED:
@@ -506,72 +471,72 @@ place_of(const Rows *rows, const Subject *at, Place place)
     case OPTIMIZER:
         return of->optimizer;
     case RESIDENT:
-        return rp_plan_resident(rows->plan, rows->device, layer);
+        return rp_plan_resident(at->plan, at->device, layer);
     case SLOT_PARAMETERS:
-        return rp_plan_slot_layer(rows->plan, rows->device, layer).parameters;
+        return rp_plan_slot_layer(at->plan, at->device, layer).parameters;
     case SLOT_LEAVING:
-        return rp_plan_slot_layer(rows->plan, rows->device, layer).leaving;
+        return rp_plan_slot_layer(at->plan, at->device, layer).leaving;
     case DECISION:
-        return rp_plan_decision(rows->plan, iteration);
+        return rp_plan_decision(at->plan, iteration);
     case SQUARES:
-        return rp_plan_exchange(rows->plan).squares;
+        return rp_plan_exchange(at->plan).squares;
     default:
-        return rp_plan_exchange(rows->plan).space;
+        return rp_plan_exchange(at->plan).space;
     }
 }
 
 /* The contents from before the plan will do, where it has not made the value that is wanted. A run that
  * is resumed begins with late copies of the iteration before it. */
 static void
-set_age(const Rows *rows, RpExpected *row, Age age)
+set_age(const Subject *at, RpExpected *row, Age age)
 {
-    const RpPlanModes *modes = rows->modes;
-    const guint ages[] = {0, 0, 1, 1 + modes->staleness, rp_plan_n_decisions(rows->plan)};
-    const guint32 now = rows->task->iteration, first = rp_plan_first_iteration(rows->plan);
+    const RpPlanModes *modes = at->modes;
+    const guint ages[] = {0, 0, 1, 1 + modes->staleness, rp_plan_n_decisions(at->plan)};
+    const guint32 now = at->task->iteration, first = rp_plan_first_iteration(at->plan);
 
     if (age == NOW)
         return;
     /* of an iteration that never was, if there is none: so that nothing but the initial one fits */
     row->wants.iteration = now < ages[age] ? RP_NONE : now - ages[age];
-    row->initial = rows->verifier->evaluates ||
+    row->initial = at->verifier->evaluates ||
                    (now < first + ages[age] &&
                     !(age == STALE && modes->staleness > 0 && modes->copies != RP_COPIES_FUSED &&
                       first > 0 && now > first));
 }
 
 static gboolean
-is_named(const Rows *rows, guint32 buffer)
+is_named(const GArray *expected, guint32 buffer)
 {
-    for (guint i = 0; i < rows->expected->len; i++)
-        if (g_array_index(rows->expected, RpExpected, i).buffer == buffer)
+    for (guint i = 0; i < expected->len; i++)
+        if (g_array_index(expected, RpExpected, i).buffer == buffer)
             return TRUE;
     return FALSE;
 }
 
 /* @number: of the row in the table. A layer's buffer may be named twice, where a matrix is tied. */
 static void
-add_row(Rows *rows, const Subject *at, guint number)
+add_row(const Subject *at, guint number)
 {
     const gboolean passes = table[number].place <= ANY_OF_LAYER;
-    const guint64 bytes = passes ? size_of(rows, at, (Size)table[number].size) : 0;
-    const guint32 buffer = passes ? RP_NONE : place_of(rows, at, (Place)table[number].place);
+    const guint64 bytes = passes ? size_of(at, (Size)table[number].size) : 0;
+    const guint32 buffer = passes ? RP_NONE : place_of(at, (Place)table[number].place);
 
-    if (passes ? bytes == NOT_AT_ALL : buffer == RP_NONE || is_named(rows, buffer))
+    if (passes ? bytes == NOT_AT_ALL : buffer == RP_NONE || is_named(at->expected, buffer))
         return;
-    g_array_set_size(rows->expected, rows->expected->len + 1);
-    RpExpected *row = &g_array_index(rows->expected, RpExpected, rows->expected->len - 1);
+    g_array_set_size(at->expected, at->expected->len + 1);
+    RpExpected *row = &g_array_index(at->expected, RpExpected, at->expected->len - 1);
     *row = (RpExpected){
         .buffer = buffer, .role = table[number].role, .mode = table[number].mode, .bytes = bytes};
     if (table[number].wants != RP_VALUE_NONE)
-        row->wants = symbol_of(rows, at, (RpValueKind)table[number].wants, row->role, FALSE);
+        row->wants = symbol_of(at, (RpValueKind)table[number].wants, row->role, FALSE);
     if (table[number].leaves != RP_VALUE_NONE)
-        row->leaves = symbol_of(rows, at, (RpValueKind)table[number].leaves, row->role, TRUE);
+        row->leaves = symbol_of(at, (RpValueKind)table[number].leaves, row->role, TRUE);
     if (passes) {
-        set_passing(rows, at, number, row);
+        set_passing(at, number, row);
         return;
     }
-    set_age(rows, row, (Age)table[number].size);
-    row->optional = table[number].place == SLOT_LEAVING && rp_task_is_compute(rows->task);
+    set_age(at, row, (Age)table[number].size);
+    row->optional = table[number].place == SLOT_LEAVING && rp_task_is_compute(at->task);
     row->gathers = row->leaves.kind == RP_VALUE_DECISION_PART ||
                    (row->leaves.kind == RP_VALUE_GRADIENTS && row->mode == WRITE);
     if (row->mode == RP_MAY_ADD)
@@ -580,23 +545,23 @@ add_row(Rows *rows, const Subject *at, guint number)
 
 /* One for each round, of staging and of gradients that rounds have apart. */
 static void
-add_rounds(Rows *rows, const Subject *at, guint number)
+add_rounds(const Subject *at, guint number)
 {
     const gboolean staging = table[number].role == RP_ROLE_STAGING && table[number].mode == READ;
     const guint n = staging ? at->n
                     : table[number].place == GRADIENTS && at->kind != RP_TASK_GRADIENT_DOWNLOAD
-                        ? rp_modes_gradient_buffers(rows->modes)
+                        ? rp_modes_gradient_buffers(at->modes)
                         : 1;
 
-    if ((table[number].when & ~rows->when) != 0 || (table[number].unless & rows->when) != 0)
+    if ((table[number].when & ~at->when) != 0 || (table[number].unless & at->when) != 0)
         return;
     if (n == 1) {
-        add_row(rows, at, number);
+        add_row(at, number);
         return;
     }
     Subject of = *at;
     for (guint i = 0; i < n; i++) {
-        add_row(rows, &of, number);
+        add_row(&of, number);
         of.round += staging;
         of.item += !staging;
     }
@@ -612,183 +577,158 @@ holds(RpInterval layers, guint layer)
 
 /* The rows of a layer, and of one that is tied to it: those from @numbers on. */
 static void
-add_layer(Rows *rows, const Subject *at, const guint8 *numbers, guint layer)
+add_layer(const Subject *at, const guint8 *numbers, guint layer)
 {
-    const RpPlanLayer *row = rp_plan_layer(rows->plan, layer);
-    const RpTaskKind kind = (RpTaskKind)rows->task->kind;
-    const guint before = rows->when;
+    const RpPlanLayer *row = rp_plan_layer(at->plan, layer);
+    const RpTaskKind kind = (RpTaskKind)at->task->kind;
     const gboolean held = row->resident_bytes > 0;
     Subject of = *at;
 
-    rows->when |= (row->early ? EARLY : 0U) | (held ? HELD : 0U);
-    if (rp_task_is_compute(rows->task) && (rows->when & LAYERWISE) != 0) {
-        const gboolean down = holds(rp_task_downward(rows->task, at->stage->layers), layer);
-        const gboolean up = holds(rp_task_upward(rows->task, at->stage->layers), layer);
+    of.when |= (row->early ? EARLY : 0U) | (held ? HELD : 0U);
+    if (rp_task_is_compute(at->task) && (of.when & LAYERWISE) != 0) {
+        const gboolean down = holds(rp_task_downward(at->task, at->stage->layers), layer);
+        const gboolean up = holds(rp_task_upward(at->task, at->stage->layers), layer);
 
-        rows->when |= (up || down ? RUNS : 0U) | (down ? DOWN : 0U);
+        of.when |= (up || down ? RUNS : 0U) | (down ? DOWN : 0U);
     }
     for (of.first = layer; of.first != RP_NONE;) {
         for (const guint8 *number = numbers; *number != RP_NO_ROW; number++)
             if (table[*number].place < DECISION)
-                add_rounds(rows, &of, *number);
+                add_rounds(&of, *number);
         if (of.first != layer)
             break;
         of.first = RP_NONE;
         if (kind == RP_TASK_RESIDENT_UPLOAD || (kind == RP_TASK_PARAMETER_UPLOAD && !held))
             of.first = row->tied_to;
         else if ((STEPS >> kind & 1) != 0)
-            of.first = rp_plan_tied_from(rows->plan, layer);
-        rows->when |= TIED;
+            of.first = rp_plan_tied_from(at->plan, layer);
+        of.when |= TIED;
     }
-    rows->when = before;
 }
 
+/* The layers of a task: those whose segments are in its chunk; all, of the norm; its own, or its stage's. */
 static void
-add_interval(Rows *rows, const Subject *at, const guint8 *numbers, RpInterval layers)
+add_layers(const Subject *at, const guint8 *numbers)
 {
+    const RpTask *task = at->task;
+    const gboolean up = task->kind == RP_TASK_PARAMETER_UPLOAD;
+    RpInterval layers = {task->layer, 1};
+
+    if (up || task->kind == RP_TASK_GRADIENT_DOWNLOAD) {
+        const RpChunks *chunks = up ? &at->stage->parameters : &at->stage->gradients;
+        const RpSegment *segments = chunks->segments;
+        const guint first = chunks->first_segment[task->chunk];
+
+        for (guint i = first; i < chunks->first_segment[task->chunk + 1]; i++)
+            if (i == first || segments[i].layer != segments[i - 1].layer)
+                add_layer(at, numbers, segments[i].layer);
+        return;
+    }
+    if (task->kind == RP_TASK_NORM)
+        layers = (RpInterval){0, at->verifier->n_layers};
+    else if (at->stage != NULL)
+        layers = at->stage->layers;
     for (guint l = layers.first; l < layers.first + layers.count; l++)
-        add_layer(rows, at, numbers, l);
-}
-
-/* The layers whose segments are in the task's chunk. */
-static void
-add_chunk(Rows *rows, const Subject *at, const guint8 *numbers)
-{
-    const RpChunks *chunks = rows->task->kind == RP_TASK_PARAMETER_UPLOAD ? &at->stage->parameters
-                                                                          : &at->stage->gradients;
-    const RpSegment *segments = chunks->segments;
-    const guint first = chunks->first_segment[rows->task->chunk];
-
-    for (guint i = first; i < chunks->first_segment[rows->task->chunk + 1]; i++)
-        if (i == first || segments[i].layer != segments[i - 1].layer)
-            add_layer(rows, at, numbers, segments[i].layer);
+        add_layer(at, numbers, l);
 }
 
 static void
-add_layers(Rows *rows, const Subject *at, const guint8 *numbers)
+add_rows(const Subject *at)
 {
-    const RpTask *task = rows->task;
-
-    if (task->kind == RP_TASK_PARAMETER_UPLOAD || task->kind == RP_TASK_GRADIENT_DOWNLOAD)
-        add_chunk(rows, at, numbers);
-    else if (task->kind == RP_TASK_NORM)
-        add_interval(rows, at, numbers, (RpInterval){0, rows->verifier->n_layers});
-    else if (at->stage == NULL)
-        add_layer(rows, at, numbers, task->layer);
-    else
-        add_interval(rows, at, numbers, at->stage->layers);
-}
-
-static void
-add_rows(Rows *rows, const Subject *at)
-{
-    const guint8 *number = rows->verifier->rows[at->kind];
+    const guint8 *number = at->verifier->rows[at->kind];
 
     for (; *number != RP_NO_ROW && table[*number].place == ANY; number++)
-        add_rounds(rows, at, *number);
+        add_rounds(at, *number);
     if (*number != RP_NO_ROW && table[*number].place < DECISION)
-        add_layers(rows, at, number);
+        add_layers(at, number);
     for (; *number != RP_NO_ROW; number++)
         if (table[*number].place >= DECISION)
-            add_rounds(rows, at, *number);
+            add_rounds(at, *number);
 }
 
 /* ---- subjects ---- */
 
-static Subject
-part_of(const Rows *rows, guint32 stage, guint32 micro_batch, RpTaskKind kind)
-{
-    const RpPlanStage *of = rp_plan_stage(rows->plan, stage);
-    const guint per_round = rows->verifier->micro_batches / rows->verifier->rounds;
-    const gboolean again = kind != RP_TASK_FORWARD && kind != RP_TASK_FUSED && !of->bound;
-
-    return (Subject){.kind = kind,
-                     .stage = of,
-                     .index = stage,
-                     .micro_batch = micro_batch,
-                     .round = rp_verifier_slot_round(rows->verifier, micro_batch / per_round),
-                     .first = of->layers.first,
-                     .end = of->layers.first + of->layers.count,
-                     .n = rows->modes->weights == RP_WEIGHTS_PER_LAYER
-                              ? rp_task_downward(rows->task, of->layers).count
-                              : 1,
-                     .session = again};
-}
-
+/* An action, or a part of one that is overlapped. */
 static void
-add_action(Rows *rows)
+add_action(Subject at, guint32 stage, guint32 micro_batch, RpTaskKind kind)
 {
-    const RpTask *task = rows->task;
-    const gboolean two = task->kind == RP_TASK_OVERLAP;
-    Subject part = part_of(rows, task->stage, task->micro_batch,
-                           two ? RP_TASK_FORWARD : (RpTaskKind)task->kind);
+    const RpVerifier *verifier = at.verifier;
+    const RpInterval layers = rp_plan_stage(at.plan, stage)->layers;
+    const RpInterval down = rp_task_downward(at.task, layers);
 
-    if (rp_action_makes_loss(rows->verifier, task))
-        rows->when |= LOSS;
-    add_rows(rows, &part);
-    if (!two)
-        return;
-    part = part_of(rows, task->backward_stage, task->backward_micro_batch, RP_TASK_BACKWARD);
-    part.second = TRUE;
-    add_rows(rows, &part);
+    at.kind = kind;
+    at.stage = rp_plan_stage(at.plan, stage);
+    at.index = stage;
+    at.micro_batch = micro_batch;
+    at.round = rp_verifier_slot_round(verifier,
+                                      micro_batch / (verifier->micro_batches / verifier->rounds));
+    at.first = layers.first;
+    at.end = layers.first + layers.count;
+    at.n = at.modes->weights == RP_WEIGHTS_PER_LAYER ? down.count : 1;
+    at.session = kind != RP_TASK_FORWARD && kind != RP_TASK_FUSED && !at.stage->bound;
+    if (holds(down, verifier->n_layers - 1))
+        at.when |= LOSS;
+    if (rp_task_is_piece(at.task) && at.task->first_step > 0)
+        at.when |= FOLLOWS;
+    add_rows(&at);
 }
 
 /* A slot's parameters or gradients: a chunk of them, all, or those of some rounds, its own last. */
-static Subject
-slot_of(const Rows *rows, guint32 session)
+static void
+add_slot(Subject at, guint32 session)
 {
-    const RpVerifier *verifier = rows->verifier;
-    const RpTask *task = rows->task;
-    const RpPlanStage *stage = rp_plan_stage(rows->plan, task->stage);
-    Subject at = {.kind = (RpTaskKind)task->kind,
-                  .stage = stage,
-                  .index = task->stage,
-                  .round = rp_verifier_slot_round(verifier, task->round),
-                  .session = session,
-                  .n = 1};
+    const RpTask *task = at.task;
 
-    if (task->kind == RP_TASK_GRADIENT_ACCUMULATE) {
-        at.n = rp_verifier_n_summed(verifier, task);
+    at.stage = rp_plan_stage(at.plan, task->stage);
+    at.index = task->stage;
+    at.round = rp_verifier_slot_round(at.verifier, task->round);
+    at.session = session;
+    at.n = 1;
+    if (at.kind == RP_TASK_GRADIENT_ACCUMULATE) {
+        at.n = rp_verifier_n_summed(at.verifier, task);
         at.round = task->round + 1U - at.n;
-    } else if (task->kind == RP_TASK_PARAMETER_UPLOAD) {
-        at.n = stage->parameters.chunk_bytes[task->chunk] > 0;
-    } else if (task->kind == RP_TASK_GRADIENT_DOWNLOAD) {
-        at.n = stage->gradients.chunk_bytes[task->chunk] > 0;
-        at.item = rows->modes->gradients == RP_GRADIENTS_APART ? task->round : 0;
-        if (rows->modes->gradients == RP_GRADIENTS_KEPT) /* they leave with the last round */
-            at.round = rp_verifier_slot_round(verifier, rows->modes->rounds - 1);
+    } else if (at.kind == RP_TASK_PARAMETER_UPLOAD) {
+        at.n = at.stage->parameters.chunk_bytes[task->chunk] > 0;
+    } else if (at.kind == RP_TASK_GRADIENT_DOWNLOAD) {
+        at.n = at.stage->gradients.chunk_bytes[task->chunk] > 0;
+        at.item = at.modes->gradients == RP_GRADIENTS_APART ? task->round : 0;
+        if (at.modes->gradients == RP_GRADIENTS_KEPT) /* they leave with the last round */
+            at.round = rp_verifier_slot_round(at.verifier, at.modes->rounds - 1);
     }
-    return at;
+    add_rows(&at);
 }
 
 void
 rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 session,
                    GArray *expected)
 {
-    const guint slots =
-        TASK(PARAMETER_UPLOAD) | TASK(GRADIENT_DOWNLOAD) | TASK(EXPAND) | TASK(GRADIENT_ACCUMULATE);
-    Rows rows = {.verifier = verifier,
-                 .plan = verifier->plan,
-                 .modes = verifier->modes,
-                 .task = task,
-                 .device = rp_plan_lane_device(verifier->plan, task->lane),
-                 .when = verifier->when,
-                 .expected = expected};
-    Subject at = {.kind = (RpTaskKind)task->kind,
+    const RpIdentity identity = rp_verifier_identity((RpTaskKind)task->kind);
+    Subject at = {.verifier = verifier,
+                  .plan = verifier->plan,
+                  .modes = verifier->modes,
+                  .task = task,
+                  .kind = (RpTaskKind)task->kind,
+                  .device = rp_plan_lane_device(verifier->plan, task->lane),
+                  .when = verifier->when,
                   .micro_batch = task->micro_batch,
                   .first = task->layer,
-                  .end = task->layer};
+                  .end = task->layer,
+                  .expected = expected};
 
     g_array_set_size(expected, 0);
-    if (rp_task_is_compute(task)) {
-        add_action(&rows);
-        return;
+    if (task->kind == RP_TASK_OVERLAP) {
+        add_action(at, task->stage, task->micro_batch, RP_TASK_FORWARD);
+        at.second = TRUE;
+        add_action(at, task->backward_stage, task->backward_micro_batch, RP_TASK_BACKWARD);
+    } else if (rp_task_is_compute(task)) {
+        add_action(at, task->stage, task->micro_batch, at.kind);
+    } else if (identity == RP_PER_CHUNK || identity == RP_PER_SLOT) {
+        add_slot(at, session);
+    } else {
+        if (task->kind == RP_TASK_ACTIVATION_DOWNLOAD) { /* of the stage before */
+            at.index = rp_verifier_stage_of(verifier, task->layer - 1, RP_FORWARD);
+            at.stage = rp_plan_stage(verifier->plan, at.index);
+        }
+        add_rows(&at);
     }
-    if ((slots >> task->kind & 1) != 0) {
-        at = slot_of(&rows, session);
-    } else if (task->kind == RP_TASK_ACTIVATION_DOWNLOAD) { /* of the stage before */
-        at.index = rp_verifier_stage_of(verifier, task->layer - 1, RP_FORWARD);
-        at.stage = rp_plan_stage(verifier->plan, at.index);
-    }
-    add_rows(&rows, &at);
 }

@@ -23,24 +23,23 @@ tile_layers(RpVerifier *verifier, RpDirection direction)
         if (stage->layers.first > verifier->n_layers ||
             stage->layers.count > verifier->n_layers - stage->layers.first ||
             (stage->layers.count == 0 && (verifier->full || !stage->bound)))
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                    "stage %u holds layers that do not exist, or none", s);
+            return fail_plan(verifier, RP_RULE_ACTIONS,
+                             "stage %u holds layers that do not exist, or none", s);
         if (direction == RP_FORWARD ? !stage->runs_forward : !stage->runs_backward)
             continue;
         for (guint l = 0; l < stage->layers.count; l++) {
             guint32 *of = &verifier->layers[stage->layers.first + l].stage_of[direction];
 
             if (*of != RP_NONE)
-                return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                        "layer %u runs %s in stage %u and again in stage %u",
-                                        stage->layers.first + l, name, *of, s);
+                return fail_plan(verifier, RP_RULE_ACTIONS,
+                                 "layer %u runs %s in stage %u and again in stage %u",
+                                 stage->layers.first + l, name, *of, s);
             *of = s;
         }
     }
     for (guint l = 0; l < verifier->n_layers; l++)
         if (rp_verifier_stage_of(verifier, l, direction) == RP_NONE)
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                    "layer %u runs %s in no stage", l, name);
+            return fail_plan(verifier, RP_RULE_ACTIONS, "layer %u runs %s in no stage", l, name);
     return TRUE;
 }
 
@@ -68,26 +67,25 @@ check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint6
 
     for (guint c = 0; c < chunks->n_chunks; c++)
         if (chunks->first_segment[c] > chunks->first_segment[c + 1])
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "%s chunk %u of stage %u ends before it begins", what, c,
-                                    stage);
+            return fail_plan(verifier, RP_RULE_TRANSFERS,
+                             "%s chunk %u of stage %u ends before it begins", what, c, stage);
     if (n > 0)
         qsort(sorted, n, sizeof(RpSegment), compare_segments);
     for (guint i = 0; i < n; i++) {
         const RpSegment *segment = &sorted[i];
 
         if (segment->layer < layers.first || segment->layer - layers.first >= layers.count)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "%s of layer %u travel with stage %u, which does not hold it",
-                                    what, segment->layer, stage);
+            return fail_plan(verifier, RP_RULE_TRANSFERS,
+                             "%s of layer %u travel with stage %u, which does not hold it", what,
+                             segment->layer, stage);
         guint64 *end = &found[segment->layer - layers.first];
         if (segment->offset != *end)
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "bytes %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
-                                    " of the %s of layer %u travel %s with stage %u",
-                                    MIN(segment->offset, *end), MAX(segment->offset, *end), what,
-                                    segment->layer, segment->offset > *end ? "not at all" : "twice",
-                                    stage);
+            return fail_plan(verifier, RP_RULE_TRANSFERS,
+                             "bytes %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
+                             " of the %s of layer %u travel %s with stage %u",
+                             MIN(segment->offset, *end), MAX(segment->offset, *end), what,
+                             segment->layer, segment->offset > *end ? "not at all" : "twice",
+                             stage);
         *end += segment->bytes;
         total += segment->bytes;
     }
@@ -97,25 +95,26 @@ check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint6
         for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++)
             sum += chunks->segments[i].bytes;
         if (sum != chunks->chunk_bytes[c])
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "%s chunk %u of stage %u has %" G_GUINT64_FORMAT
-                                    " bytes, its segments %" G_GUINT64_FORMAT,
-                                    what, c, stage, chunks->chunk_bytes[c], sum);
+            return fail_plan(verifier, RP_RULE_TRANSFERS,
+                             "%s chunk %u of stage %u has %" G_GUINT64_FORMAT
+                             " bytes, its segments %" G_GUINT64_FORMAT,
+                             what, c, stage, chunks->chunk_bytes[c], sum);
     }
     if (total != bytes)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                "%" G_GUINT64_FORMAT " bytes of %s travel with stage %u, which has "
-                                "%" G_GUINT64_FORMAT,
-                                total, what, stage, bytes);
+        return fail_plan(verifier, RP_RULE_TRANSFERS,
+                         "%" G_GUINT64_FORMAT
+                         " bytes of %s travel with stage %u, which has %" G_GUINT64_FORMAT,
+                         total, what, stage, bytes);
     for (guint l = 0; l < layers.count; l++) {
         RpLayerFacts *facts = &verifier->layers[layers.first + l];
         guint64 *known = gradients ? &facts->gradient_bytes : &facts->parameter_bytes;
 
         if (*known != G_MAXUINT64 && *known != found[l])
-            return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                    "%" G_GUINT64_FORMAT " bytes of %s of layer %u travel with "
-                                    "stage %u, but %" G_GUINT64_FORMAT " with another",
-                                    found[l], what, layers.first + l, stage, *known);
+            return fail_plan(verifier, RP_RULE_TRANSFERS,
+                             "%" G_GUINT64_FORMAT
+                             " bytes of %s of layer %u travel with stage %u, but %" G_GUINT64_FORMAT
+                             " with another",
+                             found[l], what, layers.first + l, stage, *known);
         *known = found[l];
     }
     return TRUE;
@@ -149,14 +148,13 @@ check_layerwise(RpVerifier *verifier)
     if (!verifier->full || verifier->modes->staleness > 0 || rp_modes_pack(verifier->modes) ||
         verifier->modes->gradients == RP_GRADIENTS_KEPT || verifier->evaluates ||
         verifier->modes->slices > 1 || verifier->n_stages != 1 || stage->bound)
-        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                "actions cannot go layer by layer in such a plan");
+        return fail_plan(verifier, RP_RULE_ACTIONS,
+                         "actions cannot go layer by layer in such a plan");
     for (guint i = 0; i < G_N_ELEMENTS(chunks); i++)
         for (guint c = 0; c < chunks[i]->n_chunks; c++)
             if (chunks[i]->first_segment[c + 1] - chunks[i]->first_segment[c] != 1 ||
                 chunks[i]->segments[chunks[i]->first_segment[c]].offset != 0)
-                return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                        "chunk %u is not a layer", c);
+                return fail_plan(verifier, RP_RULE_TRANSFERS, "chunk %u is not a layer", c);
     return TRUE;
 }
 
@@ -191,24 +189,21 @@ check_modes(RpVerifier *verifier)
     const guint n = rp_modes_decisions(modes);
 
     if (verifier->full && verifier->storage->element_bytes == 0)
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "weights of no bytes");
+        return fail_plan(verifier, RP_RULE_TABLES, "weights of no bytes");
     if (!verifier->full || verifier->evaluates)
         return TRUE;
     if (rp_plan_n_decisions(verifier->plan) != n)
-        return rp_verifier_fail(verifier, RP_RULE_DECISION, RP_NO_TASK, RP_NO_TASK,
-                                "%u buffers of decisions, not %u",
-                                rp_plan_n_decisions(verifier->plan), n);
+        return fail_plan(verifier, RP_RULE_DECISION, "%u buffers of decisions, not %u",
+                         rp_plan_n_decisions(verifier->plan), n);
     if ((modes->gradients == RP_GRADIENTS_ONE_ROUND) != (modes->rounds == 1) ||
         rp_modes_gradient_buffers(modes) > RP_MOST_ROUNDS_APART)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, RP_NO_TASK,
-                                "gradients of %u rounds cannot be kept in this way", modes->rounds);
+        return fail_plan(verifier, RP_RULE_TRANSFERS,
+                         "gradients of %u rounds cannot be kept in this way", modes->rounds);
     if ((modes->step == RP_STEP_EARLY &&
          (modes->staleness > 0 || modes->copies != RP_COPIES_FUSED || modes->servers > 1)) ||
         (modes->step == RP_STEP_AT_ONCE && modes->copies == RP_COPIES_BLOCKING) ||
         modes->staleness > 1)
-        return rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, RP_NO_TASK,
-                                "no plan steps in this way");
+        return fail_plan(verifier, RP_RULE_OPTIMIZER_ORDER, "no plan steps in this way");
     return TRUE;
 }
 

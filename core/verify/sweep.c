@@ -143,11 +143,10 @@ fail_operand(RpVerifier *verifier, guint32 index, const RpAccess *access)
 {
     const RpBuffer *buffer = rp_plan_buffer(verifier->plan, access->buffer);
 
-    rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-                     "buffer %u (%s) is none that the task %s as %s", access->buffer,
-                     rp_buffer_category_name((RpBufferCategory)buffer->category),
-                     access->mode == RP_ACCESS_READ ? "may read" : "may write",
-                     rp_access_role_name((RpAccessRole)access->role));
+    fail_task(verifier, RP_RULE_OPERANDS, index, "buffer %u (%s) is none that the task %s as %s",
+              access->buffer, rp_buffer_category_name((RpBufferCategory)buffer->category),
+              access->mode == RP_ACCESS_READ ? "may read" : "may write",
+              rp_access_role_name((RpAccessRole)access->role));
 }
 
 /* Where it lies, and whether it is large enough. */
@@ -166,18 +165,32 @@ check_place(RpVerifier *verifier, guint32 index, const RpAccess *access, const R
                                                                          : NULL;
 
     if (row->buffer == RP_NONE && wrong != NULL)
-        rp_verifier_fail(
-            verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-            "the %s of the task, which takes %" G_GUINT64_FORMAT
-            " bytes, %s (buffer %u: %s, %" G_GUINT64_FORMAT " bytes)",
-            rp_access_role_name((RpAccessRole)access->role), row->bytes, wrong, access->buffer,
-            rp_buffer_category_name((RpBufferCategory)buffer->category), buffer->bytes);
+        fail_task(verifier, RP_RULE_OPERANDS, index,
+                  "the %s of the task, which takes %" G_GUINT64_FORMAT
+                  " bytes, %s (buffer %u: %s, %" G_GUINT64_FORMAT " bytes)",
+                  rp_access_role_name((RpAccessRole)access->role), row->bytes, wrong,
+                  access->buffer, rp_buffer_category_name((RpBufferCategory)buffer->category),
+                  buffer->bytes);
+}
+
+/* The buffer exists, and can be reached from the task. */
+static gboolean
+check_access(RpVerifier *verifier, guint32 index, const RpAccess *access)
+{
+    if (access->buffer >= rp_plan_n_buffers(verifier->plan) || access->mode == 0 ||
+        access->mode > 3)
+        return fail_task(verifier, RP_RULE_ARENA, index, "accesses buffer %u, which does not exist",
+                         access->buffer);
+    const guint32 arena = rp_plan_buffer(verifier->plan, access->buffer)->arena;
+    return arena == rp_plan_gpus(verifier->plan) || arena == rp_verifier_device(verifier, index) ||
+           fail_task(verifier, RP_RULE_ARENA, index,
+                     "accesses buffer %u of gpu %u, where it does not run", access->buffer, arena);
 }
 
 static void
 check_transferred(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
-    if (!rp_task_is_transfer(task) || task->kind >= RP_TASK_PARAMETER_UPLOAD)
+    if (rp_verifier_identity((RpTaskKind)task->kind) != RP_PER_VALUE)
         return;
     const RpPlanLayer *layer = rp_plan_layer(verifier->plan, task->layer);
     const guint64 bytes = task->kind == RP_TASK_SAVED_DOWNLOAD || task->kind == RP_TASK_SAVED_UPLOAD
@@ -185,10 +198,9 @@ check_transferred(RpVerifier *verifier, guint32 index, const RpTask *task)
                               : layer->input_bytes;
 
     if (task->bytes != bytes)
-        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-                         "%" G_GUINT64_FORMAT
-                         " bytes are transferred, the value has %" G_GUINT64_FORMAT,
-                         task->bytes, bytes);
+        fail_task(verifier, RP_RULE_OPERANDS, index,
+                  "%" G_GUINT64_FORMAT " bytes are transferred, the value has %" G_GUINT64_FORMAT,
+                  task->bytes, bytes);
 }
 
 /* ---- the pass ---- */
@@ -207,9 +219,9 @@ check_mode(RpVerifier *verifier, guint32 index, const RpAccess *access, const Rp
 
     if ((row->right_mode != 0 && row->right_mode != access->mode) ||
         (row->role == RP_ROLE_SUM && !adds && rp_symbol_is_same(found, &row->wants)))
-        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index, "%s",
-                         adds ? "the first of a sum is added to what was there before"
-                              : "the sum so far is overwritten");
+        fail_task(verifier, RP_RULE_TRANSFERS, index, "%s",
+                  adds ? "the first of a sum is added to what was there before"
+                       : "the sum so far is overwritten");
 }
 
 /* The value that the access leaves in the buffer, which holds @found. */
@@ -286,8 +298,8 @@ check_leaving(RpVerifier *verifier, guint32 index, const Sums *sums)
         missing = n - 1;
     }
     if (sums->sum.n + missing < all)
-        rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                         "the slot's gradients leave before they are complete");
+        fail_task(verifier, RP_RULE_TRANSFERS, index,
+                  "the slot's gradients leave before they are complete");
 }
 
 static void
@@ -302,9 +314,8 @@ check_rest(RpVerifier *verifier, guint32 index, GArray *rows)
         if (row->wants.kind != RP_VALUE_NONE && (row->mode & RP_ACCESS_READ) != 0 &&
             row->mode != RP_MAY_ADD)
             rp_verifier_fail_value(verifier, index, row, row->wants, RP_NONE, &nothing, RP_NO_TASK);
-        rp_verifier_fail(verifier, RP_RULE_OPERANDS, RP_NO_TASK, index,
-                         "the task accesses no %s, or not as it must",
-                         rp_access_role_name((RpAccessRole)row->role));
+        fail_task(verifier, RP_RULE_OPERANDS, index, "the task accesses no %s, or not as it must",
+                  rp_access_role_name((RpAccessRole)row->role));
     }
 }
 
@@ -341,7 +352,7 @@ sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArra
 static void
 sweep_task(RpVerifier *verifier, guint32 index)
 {
-    GArray *rows;
+    GArray *rows = verifier->full ? verifier->sweep->expected : NULL;
     const RpTask *task = rp_verifier_task(verifier, index);
     const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
     Sums sums = {.leaves = FALSE};
@@ -349,12 +360,13 @@ sweep_task(RpVerifier *verifier, guint32 index)
     guint cursor = 0;
 
     rp_ledger_enter(verifier, index, &session);
+    if (verifier->full)
+        rp_verifier_expect(verifier, task, session, rows);
+    for (guint i = 0; i < task->access_count; i++)
+        if (check_access(verifier, index, &accesses[i]) && verifier->full)
+            sweep_operand(verifier, index, &accesses[i], rows, &cursor, &sums);
     if (!verifier->full)
         return;
-    rows = verifier->sweep->expected;
-    rp_verifier_expect(verifier, task, session, rows);
-    for (guint i = 0; i < task->access_count; i++)
-        sweep_operand(verifier, index, &accesses[i], rows, &cursor, &sums);
     check_rest(verifier, index, rows);
     check_leaving(verifier, index, &sums);
     check_transferred(verifier, index, task);
@@ -368,14 +380,12 @@ check_saving(RpVerifier *verifier)
         if (rp_plan_layer(verifier->plan, l)->saved_bytes > 0 &&
             rp_verifier_stage_of(verifier, l, RP_FORWARD) ==
                 rp_verifier_stage_of(verifier, l, RP_BACKWARD))
-            rp_verifier_fail(verifier, RP_RULE_ACTIONS,
-                             rp_verifier_find_action(verifier, verifier->tasks[0].iteration, 0,
-                                                     rp_verifier_stage_of(verifier, l, RP_FORWARD),
-                                                     FALSE),
-                             RP_NO_TASK,
-                             "layer %u saves something, and its forward and backward are of one "
-                             "stage",
-                             l);
+            fail_tasks(
+                verifier, RP_RULE_ACTIONS,
+                rp_verifier_find_action(verifier, verifier->tasks[0].iteration, 0,
+                                        rp_verifier_stage_of(verifier, l, RP_FORWARD), FALSE),
+                RP_NO_TASK,
+                "layer %u saves something, and its forward and backward are of one stage", l);
 }
 
 void

@@ -7,6 +7,8 @@
 
 #define FP32_BYTES 4
 
+#define fail_table(verifier, ...) fail_plan(verifier, RP_RULE_TABLES, __VA_ARGS__)
+
 /* The buffer @index is for what @format says: it must have @bytes; 0: there must be none. */
 static G_GNUC_PRINTF(6, 7) gboolean
     claim(RpVerifier *verifier, guint32 index, guint32 arena, RpBufferCategory category,
@@ -20,22 +22,20 @@ static G_GNUC_PRINTF(6, 7) gboolean
     g_autofree char *name = g_strdup_vprintf(format, arguments);
     va_end(arguments);
     if (bytes == 0 || index >= rp_plan_n_buffers(verifier->plan))
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                bytes == 0 ? "there is a buffer for the %s, which have no bytes"
-                                           : "there is no buffer for the %s",
-                                name);
+        return fail_table(verifier,
+                          bytes == 0 ? "there is a buffer for the %s, which have no bytes"
+                                     : "there is no buffer for the %s",
+                          name);
     const RpBuffer *buffer = rp_plan_buffer(verifier->plan, index);
     char **owner = &verifier->sweep->holders[index].owner;
     if (buffer->arena != arena || buffer->category != (guint32)category || buffer->bytes < bytes)
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "the %s take %" G_GUINT64_FORMAT
-                                " bytes of %s: buffer %u has %" G_GUINT64_FORMAT " of %s",
-                                name, bytes, rp_buffer_category_name(category), index,
-                                buffer->bytes,
-                                rp_buffer_category_name((RpBufferCategory)buffer->category));
+        return fail_table(verifier,
+                          "the %s take %" G_GUINT64_FORMAT
+                          " bytes of %s: buffer %u has %" G_GUINT64_FORMAT " of %s",
+                          name, bytes, rp_buffer_category_name(category), index, buffer->bytes,
+                          rp_buffer_category_name((RpBufferCategory)buffer->category));
     if (*owner != NULL)
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "buffer %u is for the %s and for the %s", index, *owner, name);
+        return fail_table(verifier, "buffer %u is for the %s and for the %s", index, *owner, name);
     *owner = g_steal_pointer(&name);
     return TRUE;
 }
@@ -86,10 +86,10 @@ check_resident(RpVerifier *verifier, guint layer, guint64 trained)
         (verifier->layers[layer].parameter_bytes != trained ||
          (row->tied_to != RP_NONE && (verifier->layers[layer].gradient_bytes > 0 ||
                                       verifier->layers[row->tied_to].gradient_bytes > 0))))
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "weights of layer %u stay on the devices and are trained, or do "
-                                "neither stay nor go up",
-                                layer);
+        return fail_plan(
+            verifier, RP_RULE_TABLES,
+            "weights of layer %u stay on the devices and are trained, or do neither stay nor go up",
+            layer);
     for (guint g = 0; g < rp_plan_gpus(verifier->plan); g++) {
         const guint32 buffer = rp_plan_resident(verifier->plan, g, layer);
 
@@ -113,8 +113,7 @@ check_layer(RpVerifier *verifier, guint layer)
     if (tied > parameters || (row->tied_to != RP_NONE && row->tied_to >= layer) ||
         (tied > 0 && tied > verifier->layers[row->tied_to].parameter_bytes +
                                 rp_plan_layer(verifier->plan, row->tied_to)->resident_bytes))
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "layer %u is tied to one that has not as many bytes", layer);
+        return fail_table(verifier, "layer %u is tied to one that has not as many bytes", layer);
     const guint64 own = parameters - tied;
     const guint64 element = verifier->storage->element_bytes;
     const guint64 leaving = rp_verifier_leaving_element(verifier);
@@ -129,12 +128,10 @@ check_layer(RpVerifier *verifier, guint layer)
           rp_plan_tied_from(verifier->plan, row->tied_to) != layer ||
           tied_gradients / element > verifier->layers[row->tied_to].gradient_bytes / leaving)) ||
         trained > own)
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "gradients of layer %u are not those of its weights", layer);
+        return fail_table(verifier, "gradients of layer %u are not those of its weights", layer);
     if (row->early && (modes->step != RP_STEP_EARLY || trained == 0))
-        return rp_verifier_fail(
-            verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-            "weights of layer %u are to be written by an early step, and are not", layer);
+        return fail_table(
+            verifier, "weights of layer %u are to be written by an early step, and are not", layer);
     const struct {
         guint32 buffer;
         RpBufferCategory category;
@@ -177,10 +174,10 @@ claim_behind(RpVerifier *verifier, guint device, guint layer, guint32 index,
         return TRUE;
     const RpBuffer *buffer = rp_plan_buffer(verifier->plan, index);
     if (*end != 0 && buffer->offset != *end)
-        return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                "buffer %u, for the %s of layer %u, does not begin where "
-                                "those of the layer before end",
-                                index, name, layer);
+        return fail_plan(
+            verifier, RP_RULE_TABLES,
+            "buffer %u, for the %s of layer %u, does not begin where those of the layer before end",
+            index, name, layer);
     *end = buffer->offset + bytes;
     return TRUE;
 }
@@ -246,9 +243,8 @@ check_overlaps(RpVerifier *verifier)
             while (other == i || sweep->holders[other].first > a ||
                    a - sweep->holders[other].first >= sweep->holders[other].count)
                 other++;
-            return rp_verifier_fail(verifier, RP_RULE_TABLES, RP_NO_TASK, RP_NO_TASK,
-                                    "buffer %u, for the %s, overlaps buffer %u", i, run->owner,
-                                    other);
+            return fail_table(verifier, "buffer %u, for the %s, overlaps buffer %u", i, run->owner,
+                              other);
         }
     }
     return TRUE;
@@ -276,37 +272,17 @@ rp_verify_tables(RpVerifier *verifier)
         (void)check_overlaps(verifier);
 }
 
-/* Places: everything that an access names exists and can be reached from its task. */
 gboolean
-rp_verify_places(RpVerifier *verifier)
+rp_verify_arenas(RpVerifier *verifier)
 {
     const RpPlan *plan = verifier->plan;
-    guint n_buffers = rp_plan_n_buffers(plan), gpus = rp_plan_gpus(plan);
 
-    for (guint i = 0; i < n_buffers; i++) {
+    for (guint i = 0; i < rp_plan_n_buffers(plan); i++) {
         const RpBuffer *buffer = rp_plan_buffer(plan, i);
 
-        if (buffer->arena > gpus || buffer->offset > G_MAXUINT64 - buffer->bytes ||
+        if (buffer->arena > rp_plan_gpus(plan) || buffer->offset > G_MAXUINT64 - buffer->bytes ||
             buffer->offset + buffer->bytes > rp_plan_arena_bytes(plan, buffer->arena))
-            return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, RP_NO_TASK,
-                                    "buffer %u does not lie in its arena", i);
-    }
-    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
-        const RpTask *task = rp_verifier_task(verifier, i);
-        const RpAccess *accesses = rp_plan_accesses(plan, task);
-        guint32 device = rp_plan_lane_device(plan, task->lane);
-
-        for (guint k = 0; k < task->access_count; k++) {
-            if (accesses[k].buffer >= n_buffers || accesses[k].mode == 0 || accesses[k].mode > 3)
-                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
-                                        "accesses buffer %u, which does not exist",
-                                        accesses[k].buffer);
-            guint32 arena = rp_plan_buffer(plan, accesses[k].buffer)->arena;
-            if (arena != gpus && arena != device)
-                return rp_verifier_fail(verifier, RP_RULE_ARENA, RP_NO_TASK, i,
-                                        "accesses buffer %u of gpu %u, where it does not run",
-                                        accesses[k].buffer, arena);
-        }
+            return fail_plan(verifier, RP_RULE_ARENA, "buffer %u does not lie in its arena", i);
     }
     return TRUE;
 }

@@ -1,5 +1,7 @@
 #include "core/verify/private.h"
 
+#define fail_ran(check, ...) fail_tasks(&(check)->verifier, RP_RULE_TRACE, __VA_ARGS__)
+
 typedef struct {
     RpVerifier verifier; /* messages need the plan's */
     const RpTrace *trace;
@@ -21,32 +23,30 @@ find_records(TraceCheck *check)
         if (record->task < verifier->first_id)
             continue;
         if (record->task - verifier->first_id >= verifier->n_tasks)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, RP_NO_TASK,
-                                    "task %" G_GUINT64_FORMAT " ran, which the plan does not have",
-                                    record->task);
+            return fail_ran(check, RP_NO_TASK, RP_NO_TASK,
+                            "task %" G_GUINT64_FORMAT " ran, which the plan does not have",
+                            record->task);
         const RpTraceRecord **place = &check->records[index];
         const RpTask *task = rp_verifier_task(verifier, index);
         if (*place != NULL)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, index,
-                                    "the task ran twice");
+            return fail_ran(check, RP_NO_TASK, index, "the task ran twice");
         if (record->lane != task->lane || record->kind != task->kind ||
             record->iteration != task->iteration || record->micro_batch != task->micro_batch ||
             record->stage != task->stage || record->layer != task->layer ||
             record->chunk != task->chunk || record->round != task->round)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, index,
-                                    "what ran (%s on lane %u) is not what the plan says",
-                                    rp_task_kind_name((RpTaskKind)record->kind), record->lane);
+            return fail_ran(check, RP_NO_TASK, index,
+                            "what ran (%s on lane %u) is not what the plan says",
+                            rp_task_kind_name((RpTaskKind)record->kind), record->lane);
         if (record->bytes != task->bytes)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, index,
-                                    "%" G_GUINT64_FORMAT
-                                    " bytes were moved, the plan says %" G_GUINT64_FORMAT,
-                                    record->bytes, task->bytes);
+            return fail_ran(check, RP_NO_TASK, index,
+                            "%" G_GUINT64_FORMAT
+                            " bytes were moved, the plan says %" G_GUINT64_FORMAT,
+                            record->bytes, task->bytes);
         *place = record;
     }
     for (guint32 i = 0; i < verifier->n_tasks; i++)
         if (check->records[i] == NULL)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, i, RP_NO_TASK,
-                                    "the task did not run");
+            return fail_ran(check, i, RP_NO_TASK, "the task did not run");
     return TRUE;
 }
 
@@ -58,16 +58,14 @@ check_times(TraceCheck *check, guint32 index)
     gint64 duration_ns = record->end_ns - record->start_ns;
 
     if (duration_ns < 0)
-        return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, index,
-                                "the task ended %" G_GINT64_FORMAT " ns before it started",
-                                -duration_ns);
+        return fail_ran(check, RP_NO_TASK, index,
+                        "the task ended %" G_GINT64_FORMAT " ns before it started", -duration_ns);
     /* devices that share processors are slower than alone, but nothing is ever faster */
     if (rp_trace_origin(check->trace) == RP_TRACE_PREDICTED && rp_task_is_compute(task) &&
         duration_ns < task->duration_ns)
-        return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, index,
-                                "the action took %" G_GINT64_FORMAT
-                                " ns, the plan says %" G_GINT64_FORMAT,
-                                duration_ns, task->duration_ns);
+        return fail_ran(check, RP_NO_TASK, index,
+                        "the action took %" G_GINT64_FORMAT " ns, the plan says %" G_GINT64_FORMAT,
+                        duration_ns, task->duration_ns);
     return TRUE;
 }
 
@@ -88,18 +86,17 @@ check_dependency(TraceCheck *check, guint32 index, const RpDependency *dependenc
     if (dependency->task < verifier->first_id)
         return TRUE;
     if (dependency->task - verifier->first_id >= verifier->n_tasks)
-        return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, index,
-                                "waits for a task that the plan does not have");
+        return fail_ran(check, RP_NO_TASK, index, "waits for a task that the plan does not have");
     ready_ns = check->records[before]->end_ns + (measured ? 0 : (gint64)dependency->hop_ns);
     if (measured)
         passed_ns = (late ? record->end_ns : record->start_ns) + check->slack_ns;
     else
         passed_ns = late ? record->end_ns - (task->duration_ns - task->lead_ns) : record->start_ns;
     if (passed_ns < ready_ns)
-        return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, before, index,
-                                "the second task ran %" G_GINT64_FORMAT
-                                " ns before what it waits for was done",
-                                ready_ns - passed_ns);
+        return fail_ran(check, before, index,
+                        "the second task ran %" G_GINT64_FORMAT
+                        " ns before what it waits for was done",
+                        ready_ns - passed_ns);
     return TRUE;
 }
 
@@ -118,14 +115,13 @@ check_tasks(TraceCheck *check)
         if (!check_times(check, i))
             return FALSE;
         if (task->lane >= n_lanes)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, RP_NO_TASK, i,
-                                    "the plan has no such lane");
+            return fail_ran(check, RP_NO_TASK, i, "the plan has no such lane");
         before = end[task->lane];
         end[task->lane] = i + 1;
         if (before > 0 &&
             check->records[i]->start_ns + check->slack_ns < check->records[before - 1]->end_ns)
-            return rp_verifier_fail(&check->verifier, RP_RULE_TRACE, before - 1, i,
-                                    "two tasks of one lane overlap or are out of order");
+            return fail_ran(check, before - 1, i,
+                            "two tasks of one lane overlap or are out of order");
         for (guint k = 0; k < task->dependency_count; k++)
             if (!check_dependency(check, i, &dependencies[k]))
                 return FALSE;

@@ -22,37 +22,37 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
         const RpActionPart *part = &parts[i];
 
         if (part->stage >= verifier->n_stages || part->micro_batch >= verifier->micro_batches)
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                    "an action of a stage or micro-batch that does not exist");
+            return fail_task(verifier, RP_RULE_ACTIONS, index,
+                             "an action of a stage or micro-batch that does not exist");
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, part->stage);
-        if ((part->forward && !stage->runs_forward) ||
-            ((part->backward || part->weights) && !stage->runs_backward))
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                    "the stage does not run in this direction");
+        if ((part->runs[RP_PART_FORWARD] && !stage->runs_forward) ||
+            ((part->runs[RP_PART_BACKWARD] || part->runs[RP_PART_WEIGHTS]) &&
+             !stage->runs_backward))
+            return fail_task(verifier, RP_RULE_ACTIONS, index,
+                             "the stage does not run in this direction");
         if (!verifier->evaluates && (stage->bound || verifier->modes->slices <= 1) &&
             stage->runs_forward && stage->runs_backward &&
             stage->bound == (task->kind == RP_TASK_FUSED))
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                    "forward and backward are one action in the fused stage, and "
-                                    "two in a bound one");
+            return fail_task(
+                verifier, RP_RULE_ACTIONS, index,
+                "forward and backward are one action in the fused stage, and two in a bound one");
         if (stage->bound &&
             rp_verifier_device(verifier, index) != bound_device(verifier, stage, part))
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                    "the stage is bound to gpu %u",
-                                    bound_device(verifier, stage, part));
+            return fail_task(verifier, RP_RULE_ACTIONS, index, "the stage is bound to gpu %u",
+                             bound_device(verifier, stage, part));
         if (task->kind != RP_TASK_OVERLAP &&
             task->round != (guint64)part->micro_batch * verifier->rounds / verifier->micro_batches)
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                    "round %u is not that of the micro-batch", task->round);
+            return fail_task(verifier, RP_RULE_ACTIONS, index,
+                             "round %u is not that of the micro-batch", task->round);
     }
     if (rp_task_is_piece(task) &&
         (verifier->modes->weights != RP_WEIGHTS_PER_LAYER || task->first_step >= task->end_step ||
          task->end_step > 2 * rp_plan_stage(verifier->plan, task->stage)->layers.count))
-        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                "a piece of an action that has none, or not such a one");
+        return fail_task(verifier, RP_RULE_ACTIONS, index,
+                         "a piece of an action that has none, or not such a one");
     if (task->lead_ns < 0 || task->lead_ns > task->duration_ns)
-        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                "the recompute part is longer than the action");
+        return fail_task(verifier, RP_RULE_ACTIONS, index,
+                         "the recompute part is longer than the action");
     return TRUE;
 }
 
@@ -64,29 +64,27 @@ check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
     const guint summed = rp_verifier_n_summed(verifier, task);
 
     if (task->stage >= verifier->n_stages || task->round >= verifier->rounds)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "a stage or round that does not exist");
+        return fail_task(verifier, RP_RULE_TRANSFERS, index,
+                         "a stage or round that does not exist");
     const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
     const RpChunks *chunks =
         task->kind == RP_TASK_PARAMETER_UPLOAD ? &stage->parameters : &stage->gradients;
     if (task->kind == RP_TASK_EXPAND)
         return (rp_modes_pack(modes) && stage->parameter_bytes > 0) ||
-               rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "nothing of the stage is packed");
+               fail_task(verifier, RP_RULE_TRANSFERS, index, "nothing of the stage is packed");
     if (task->kind == RP_TASK_GRADIENT_ACCUMULATE)
         return (rp_verifier_stages(verifier) && summed > 0 && summed <= task->round + 1U &&
                 stage->gradient_bytes > 0) ||
-               rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "gradients of %u rounds are summed, of up to %u", summed,
-                                rp_verifier_stages(verifier) ? task->round + 1U : 0);
+               fail_task(verifier, RP_RULE_TRANSFERS, index,
+                         "gradients of %u rounds are summed, of up to %u", summed,
+                         rp_verifier_stages(verifier) ? task->round + 1U : 0);
     if (task->chunk >= chunks->n_chunks)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "a chunk that does not exist");
+        return fail_task(verifier, RP_RULE_TRANSFERS, index, "a chunk that does not exist");
     return task->bytes == chunks->chunk_bytes[task->chunk] ||
-           rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                            "%" G_GUINT64_FORMAT
-                            " bytes are transferred, the chunk has %" G_GUINT64_FORMAT,
-                            task->bytes, chunks->chunk_bytes[task->chunk]);
+           fail_task(verifier, RP_RULE_TRANSFERS, index,
+                     "%" G_GUINT64_FORMAT
+                     " bytes are transferred, the chunk has %" G_GUINT64_FORMAT,
+                     task->bytes, chunks->chunk_bytes[task->chunk]);
 }
 
 static gboolean
@@ -96,17 +94,17 @@ check_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 
     if (task->layer >= verifier->n_layers ||
         rp_plan_resident(verifier->plan, device, task->layer) == RP_NONE)
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "a layer that does not exist, or does not stay on the device");
+        return fail_task(verifier, RP_RULE_TRANSFERS, index,
+                         "a layer that does not exist, or does not stay on the device");
     if (task->iteration != rp_plan_first_iteration(verifier->plan))
-        return rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                                "weights that stay are uploaded after the first iteration");
+        return fail_task(verifier, RP_RULE_TRANSFERS, index,
+                         "weights that stay are uploaded after the first iteration");
     const guint64 bytes = rp_plan_layer(verifier->plan, task->layer)->resident_bytes;
     return task->bytes == bytes ||
-           rp_verifier_fail(verifier, RP_RULE_TRANSFERS, RP_NO_TASK, index,
-                            "%" G_GUINT64_FORMAT " bytes are transferred, %" G_GUINT64_FORMAT
-                            " stay of the layer",
-                            task->bytes, bytes);
+           fail_task(verifier, RP_RULE_TRANSFERS, index,
+                     "%" G_GUINT64_FORMAT " bytes are transferred, %" G_GUINT64_FORMAT
+                     " stay of the layer",
+                     task->bytes, bytes);
 }
 
 /* Whether some stage begins at the boundary and so has a use for the value; a saved one: the layer has
@@ -136,29 +134,24 @@ is_used(const RpVerifier *verifier, const RpTask *task)
 static gboolean
 check_full_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
-    switch ((RpTaskKind)task->kind) {
-    case RP_TASK_PARAMETER_UPLOAD:
-    case RP_TASK_GRADIENT_DOWNLOAD:
-    case RP_TASK_EXPAND:
-    case RP_TASK_GRADIENT_ACCUMULATE:
+    const RpTaskKind kind = (RpTaskKind)task->kind;
+
+    switch (rp_verifier_identity(kind)) {
+    case RP_PER_CHUNK:
+    case RP_PER_SLOT:
         return check_slot_fields(verifier, index, task);
-    case RP_TASK_RESIDENT_UPLOAD:
+    case RP_PER_DEVICE:
         return check_resident_fields(verifier, index, task);
-    case RP_TASK_EARLY_STEP:
-    case RP_TASK_GRADIENT_COPY:
-    case RP_TASK_OPTIMIZER_STEP:
-    case RP_TASK_PARAMETER_COPY:
-    case RP_TASK_LATE_STEP:
-    case RP_TASK_REDUCE:
-    case RP_TASK_GATHER:
+    case RP_PER_LAYER:
         return (task->layer < verifier->n_layers &&
-                rp_ledger_has_kind(verifier, (RpTaskKind)task->kind, task->layer)) ||
-               rp_verifier_fail(verifier, RP_RULE_OPTIMIZER_ORDER, RP_NO_TASK, index,
-                                "the plan has no such task of the layer");
+                rp_ledger_has_kind(verifier, kind, task->layer)) ||
+               fail_task(verifier, RP_RULE_OPTIMIZER_ORDER, index,
+                         "the plan has no such task of the layer");
+    case RP_PER_VALUE:
+        return is_used(verifier, task) ||
+               fail_task(verifier, RP_RULE_ACTIONS, index, "no stage has a use for this value");
     default:
-        return task->kind > RP_TASK_SAVED_UPLOAD || is_used(verifier, task) ||
-               rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, index,
-                                "no stage has a use for this value");
+        return TRUE;
     }
 }
 
@@ -179,18 +172,18 @@ check_fields(RpVerifier *verifier)
         const RpTask *task = rp_verifier_task(verifier, i);
 
         if (task->lane >= rp_plan_n_lanes(verifier->plan) || task->kind >= RP_N_TASK_KINDS)
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, i,
-                                    "a lane or kind of task that does not exist");
+            return fail_task(verifier, RP_RULE_ACTIONS, i,
+                             "a lane or kind of task that does not exist");
         if ((rp_task_kind((RpTaskKind)task->kind)->lanes >>
                  rp_plan_lane_kind(verifier->plan, task->lane) &
              1) == 0)
-            return rp_verifier_fail(verifier,
-                                    rp_task_is_compute(task) ? RP_RULE_ACTIONS : RP_RULE_TRANSFERS,
-                                    RP_NO_TASK, i, "this kind of task cannot stand on the %s lane",
-                                    rp_lane_name(rp_plan_lane_kind(verifier->plan, task->lane)));
+            return fail_task(verifier,
+                             rp_task_is_compute(task) ? RP_RULE_ACTIONS : RP_RULE_TRANSFERS, i,
+                             "this kind of task cannot stand on the %s lane",
+                             rp_lane_name(rp_plan_lane_kind(verifier->plan, task->lane)));
         if (verifier->evaluates && !runs_forward((RpTaskKind)task->kind))
-            return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, i,
-                                    "a plan that only runs forward has no such task");
+            return fail_task(verifier, RP_RULE_ACTIONS, i,
+                             "a plan that only runs forward has no such task");
         if (rp_task_is_compute(task) ? !check_action_fields(verifier, i, task)
                                      : verifier->full && !check_full_fields(verifier, i, task))
             return FALSE;
@@ -213,22 +206,21 @@ check_iterations(RpVerifier *verifier)
             first_action = task->iteration;
     }
     if (high - low >= verifier->n_tasks)
-        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                "%u tasks cannot be iterations %u to %u", verifier->n_tasks, low,
-                                high);
+        return fail_plan(verifier, RP_RULE_ACTIONS, "%u tasks cannot be iterations %u to %u",
+                         verifier->n_tasks, low, high);
     if (verifier->whole)
         verifier->complete_from = rp_plan_first_iteration(verifier->plan);
     else
         verifier->complete_from = first_action == G_MAXUINT32 ? G_MAXUINT32 : first_action + 1;
     if (verifier->full && (guint64)verifier->micro_batches * verifier->n_layers > G_MAXUINT32)
-        return rp_verifier_fail(verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
-                                "too large to verify: %u micro-batches of %u layers",
-                                verifier->micro_batches, verifier->n_layers);
+        return fail_plan(verifier, RP_RULE_NONE,
+                         "too large to verify: %u micro-batches of %u layers",
+                         verifier->micro_batches, verifier->n_layers);
     return TRUE;
 }
 
-gboolean
-rp_verifier_prove(RpVerifier *verifier)
+static gboolean
+prove(RpVerifier *verifier)
 {
     verifier->rank = RP_NO_RANK;
     if (verifier->n_tasks == 0)
@@ -242,20 +234,20 @@ rp_verifier_prove(RpVerifier *verifier)
            (verifier->n_tasks - verifier->first_new) * sizeof(RpTaskPlace));
     if (verifier->micro_batches == 0 || verifier->n_layers == 0 || verifier->rounds == 0 ||
         verifier->micro_batches % verifier->rounds != 0)
-        return rp_verifier_fail(verifier, RP_RULE_ACTIONS, RP_NO_TASK, RP_NO_TASK,
-                                "%u micro-batches of %u layers in %u rounds: not a plan",
-                                verifier->micro_batches, verifier->n_layers, verifier->rounds);
+        return fail_plan(verifier, RP_RULE_ACTIONS,
+                         "%u micro-batches of %u layers in %u rounds: not a plan",
+                         verifier->micro_batches, verifier->n_layers, verifier->rounds);
     if (!rp_verify_stages(verifier) || !check_fields(verifier) || !check_iterations(verifier) ||
         !rp_verify_deadlock(verifier) || !rp_verify_make_clocks(verifier) ||
-        !rp_verify_places(verifier))
+        !rp_verify_arenas(verifier))
         return FALSE;
     rp_verify_tables(verifier); /* a table that is wrong is reported if nothing graver is */
     rp_verify_sweep(verifier);
     return verifier->rank == RP_NO_RANK;
 }
 
-void
-rp_verifier_clear(RpVerifier *verifier)
+static void
+clear(RpVerifier *verifier)
 {
     g_free(verifier->places);
     g_free(verifier->lanes);
@@ -267,8 +259,8 @@ rp_verifier_clear(RpVerifier *verifier)
     g_clear_pointer(&verifier->old, g_array_unref);
 }
 
-void
-rp_verifier_begin(RpVerifier *verifier, const RpPlan *plan, guint64 clock_bytes)
+static void
+begin(RpVerifier *verifier, const RpPlan *plan, guint64 clock_bytes)
 {
     verifier->rank = RP_NO_RANK;
     verifier->plan = plan;
@@ -286,6 +278,13 @@ rp_verifier_begin(RpVerifier *verifier, const RpPlan *plan, guint64 clock_bytes)
     rp_verifier_pick_rows(verifier);
 }
 
+static void
+clear_violation(RpViolation *violation)
+{
+    if (violation != NULL)
+        *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
+}
+
 gboolean
 rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *violation)
 {
@@ -293,15 +292,14 @@ rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *viol
     guint64 n_tasks = rp_plan_end_id(plan) - rp_plan_first_id(plan);
     gboolean proved;
 
-    rp_verifier_begin(&verifier, plan, clock_bytes);
-    if (violation != NULL)
-        *violation = (RpViolation){.first = RP_TASK_NONE, .second = RP_TASK_NONE};
+    begin(&verifier, plan, clock_bytes);
+    clear_violation(violation);
     if (n_tasks >= RP_OLD_TASK)
-        return rp_verifier_fail(&verifier, RP_RULE_NONE, RP_NO_TASK, RP_NO_TASK,
-                                "too large to verify: %" G_GUINT64_FORMAT " tasks", n_tasks);
+        return fail_plan(&verifier, RP_RULE_NONE,
+                         "too large to verify: %" G_GUINT64_FORMAT " tasks", n_tasks);
     verifier.n_tasks = (guint32)n_tasks;
-    proved = rp_verifier_prove(&verifier);
-    rp_verifier_clear(&verifier);
+    proved = prove(&verifier);
+    clear(&verifier);
     return proved;
 }
 
@@ -309,4 +307,106 @@ gboolean
 rp_verify_plan(const RpPlan *plan, RpViolation *violation)
 {
     return rp_verify_plan_within(plan, RP_VERIFY_CLOCK_BYTES, violation);
+}
+
+/*
+ * A plan that is proved as it grows.
+ *
+ *   plan       |- - retired - -|==========|==========|==========|+++ new +++|
+ *   verifier   |- - - old - - - - -|  T-3  |   T-2    |   T-1    |     T     |
+ *
+ * New tasks are copied into a plan of the verifier's own, the window, which has the same tables, and go
+ * through all steps of the proof. Clocks, values and ledgers stay from call to call, so that a task is looked
+ * at once. At last the window forgets what lies before T - 3. Of an old task there remain, as long as it is
+ * the last that touched some buffer, its place in its lane and its clock: all that order needs (a device may
+ * rest for many iterations). The value that it left stays with the buffer.
+ */
+
+/* Iterations that the window holds in whole: actions of T are compared with those of T - 2, and T - 1
+ * may get tasks. */
+#define HELD_ITERATIONS 4
+
+static void
+copy_tasks(RpVerifier *verifier)
+{
+    const RpPlan *source = verifier->source;
+
+    for (RpTaskId id = rp_plan_end_id(verifier->window); id < rp_plan_end_id(source); id++) {
+        const RpTask *task = rp_plan_task(source, id);
+
+        rp_plan_append(verifier->window, task, rp_plan_dependencies(source, task),
+                       task->dependency_count, rp_plan_accesses(source, task), task->access_count);
+    }
+    verifier->n_tasks = (guint32)(rp_plan_end_id(verifier->window) - verifier->first_id);
+    if (verifier->n_tasks > 0)
+        verifier->tasks = rp_plan_task(verifier->window, verifier->first_id);
+}
+
+RpVerifier *
+rp_verifier_new(const RpPlan *plan)
+{
+    g_return_val_if_fail(rp_plan_end_id(plan) == 0, NULL);
+
+    RpVerifier *verifier = g_new0(RpVerifier, 1);
+
+    verifier->source = plan;
+    verifier->window = rp_plan_new_beside(plan);
+    begin(verifier, verifier->window, RP_VERIFY_CLOCK_BYTES);
+    return verifier;
+}
+
+void
+rp_verifier_free(RpVerifier *verifier)
+{
+    if (verifier == NULL)
+        return;
+    clear(verifier);
+    rp_plan_free(verifier->window);
+    g_free(verifier);
+}
+
+guint
+rp_verifier_n_held(const RpVerifier *verifier)
+{
+    return verifier->n_tasks;
+}
+
+/* Iterations before @first have been seen for the last time. */
+static void
+forget_before(RpVerifier *verifier, guint32 first)
+{
+    guint32 n = 0;
+
+    while (n < verifier->n_tasks && rp_verifier_task(verifier, n)->iteration < first)
+        n++;
+    if (n == 0 || n == verifier->n_tasks)
+        return;
+    rp_verifier_forget_touchers(verifier, n);
+    rp_ledger_forget_before(verifier, first);
+    rp_verifier_forget_clocks(verifier, n);
+    rp_plan_retire(verifier->window, verifier->first_id + n);
+    verifier->first_id += n;
+    verifier->tasks = rp_plan_task(verifier->window, verifier->first_id);
+}
+
+gboolean
+rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
+{
+    guint32 last = 0;
+
+    clear_violation(violation);
+    g_return_val_if_fail(rp_plan_first_id(verifier->source) <= rp_plan_end_id(verifier->window),
+                         FALSE);
+    verifier->violation = violation;
+    verifier->first_new = verifier->n_tasks;
+    copy_tasks(verifier);
+    verifier->open = grown == RP_GROWN_PART;
+    verifier->pending = grown == RP_GROWN_STEP ? 0 : 1;
+    if (!prove(verifier))
+        return FALSE;
+    for (guint32 i = 0; i < verifier->n_tasks; i++)
+        last = MAX(last, rp_verifier_task(verifier, i)->iteration);
+    if (last >= HELD_ITERATIONS)
+        forget_before(verifier, last - (HELD_ITERATIONS - 1));
+    return TRUE;
 }

@@ -115,39 +115,21 @@ rp_action_parts(const RpVerifier *verifier, const RpTask *task, RpActionPart par
         return 0;
     const RpActionProducts makes = *rp_action_products((RpActionKind)task->kind);
 
-    parts[0] = (RpActionPart){task->stage,
-                              task->micro_batch,
-                              makes.output,
-                              makes.input_gradient && !two,
-                              makes.weight_gradient && !two,
-                              TRUE,
-                              TRUE,
-                              TRUE};
+    parts[0] =
+        (RpActionPart){task->stage,
+                       task->micro_batch,
+                       {makes.output, makes.input_gradient && !two, makes.weight_gradient && !two},
+                       TRUE,
+                       TRUE};
     parts[1] = (RpActionPart){
-        task->backward_stage, task->backward_micro_batch, FALSE, TRUE, TRUE, TRUE, TRUE, TRUE};
+        task->backward_stage, task->backward_micro_batch, {FALSE, TRUE, TRUE}, TRUE, TRUE};
     if (rp_task_is_piece(task) && task->stage < verifier->n_stages) {
         const guint n = rp_plan_stage(verifier->plan, task->stage)->layers.count;
 
-        parts[0].forward = task->first_step < n;
-        parts[0].backward = parts[0].weights = task->end_step > n;
-        parts[0].top = task->first_step <= n && task->end_step > n;
+        parts[0].runs[RP_PART_FORWARD] = task->first_step < n;
+        parts[0].runs[RP_PART_BACKWARD] = parts[0].runs[RP_PART_WEIGHTS] = task->end_step > n;
         parts[0].begins = task->first_step == 0;
         parts[0].ends = task->end_step == 2 * n;
     }
     return two ? 2 : 1;
-}
-
-gboolean
-rp_action_makes_loss(const RpVerifier *verifier, const RpTask *task)
-{
-    RpActionPart parts[2];
-    const guint n = rp_action_parts(verifier, task, parts);
-
-    for (guint i = 0; i < n; i++) {
-        const RpInterval layers = rp_plan_stage(verifier->plan, parts[i].stage)->layers;
-
-        if (parts[i].backward && parts[i].top && layers.first + layers.count == verifier->n_layers)
-            return TRUE;
-    }
-    return FALSE;
 }
