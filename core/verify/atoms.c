@@ -42,7 +42,7 @@ inherit(RpAtom *atom, const RpAtom *before)
     atom->writer = before->writer;
     atom->through = before->through;
     atom->n_readers = atom->max_readers = before->n_readers;
-    atom->readers = g_memdup2(before->readers, atom->n_readers * sizeof(RpToucher));
+    atom->readers = g_memdup2(before->readers, atom->n_readers * sizeof(RpTaskId));
 }
 
 static void
@@ -79,7 +79,7 @@ rp_sweep_cut_arenas(RpVerifier *verifier)
         for (guint end = 0; end < 2 && buffer->bytes > 0; end++)
             atoms[n++] = (RpAtom){.arena = buffer->arena,
                                   .offset = buffer->offset + (end > 0 ? buffer->bytes : 0),
-                                  .writer = {.id = RP_TASK_NONE}};
+                                  .writer = RP_TASK_NONE};
     }
     qsort(atoms, n, sizeof(RpAtom), compare_places);
     for (guint32 i = 0; i < n; i++)
@@ -128,13 +128,13 @@ compare_ids(gconstpointer a, gconstpointer b)
     return x < y ? -1 : x > y;
 }
 
-/* If the task of @by becomes an old one, its place and clock move to the old tasks. */
+/* If the task becomes an old one, its place and clock move to the old tasks. */
 static void
-keep_old(const RpVerifier *verifier, GArray *old, const RpToucher *by, RpTaskId first)
+keep_old(const RpVerifier *verifier, GArray *old, RpTaskId id, RpTaskId first)
 {
-    if (by->id >= first)
+    if (id >= first)
         return;
-    const RpOldTask kept = {by->id, *rp_verifier_place(verifier, by->id)};
+    const RpOldTask kept = {id, *rp_verifier_place(verifier, id)};
     g_array_append_val(old, kept);
 }
 
@@ -148,9 +148,9 @@ rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n)
     for (guint32 i = 0; sweep != NULL && i < sweep->n_atoms; i++) {
         const RpAtom *atom = &sweep->atoms[i];
 
-        keep_old(verifier, old, &atom->writer, first);
+        keep_old(verifier, old, atom->writer, first);
         for (guint32 r = 0; r < atom->n_readers; r++)
-            keep_old(verifier, old, &atom->readers[r], first);
+            keep_old(verifier, old, atom->readers[r], first);
     }
     g_array_sort(old, compare_ids);
     g_clear_pointer(&verifier->old, g_array_unref);
@@ -167,12 +167,12 @@ rp_verifier_find_value(const RpVerifier *verifier, guint32 buffer, guint32 *writ
     for (guint32 a = 0; a < holder->count; a++) {
         const RpAtom *atom = &verifier->sweep->atoms[holder->first + a];
 
-        if (atom->writer.id == RP_TASK_NONE) {
+        if (atom->writer == RP_TASK_NONE) {
             unwritten++;
             continue;
         }
         if (atom->through != buffer || broken == 0)
-            *writer = rp_verifier_index(verifier, atom->writer.id);
+            *writer = rp_verifier_index(verifier, atom->writer);
         broken += atom->through != buffer;
     }
     if (unwritten > 0 && !verifier->whole)

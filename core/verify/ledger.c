@@ -64,6 +64,7 @@ struct _RpLedger {
     RpTaskId *done;         /* [first_identity of the kind + identity_of()]; RP_TASK_NONE: none */
     RpTaskId *first, *last; /* `compute`: [stage * n_lanes + lane] forward; that makes gradients */
     guint n[RP_N_TASK_KINDS];
+    guint n_actions;
     RpTaskId last_step; /* one of the steps */
     gboolean checked;   /* its actions */
 };
@@ -175,22 +176,6 @@ ledger_of(RpVerifier *verifier, guint32 iteration)
     return find_ledger(verifier, iteration);
 }
 
-static gboolean
-has_actions(const RpLedger *ledger)
-{
-    for (guint kind = RP_TASK_FORWARD; kind <= RP_TASK_OVERLAP; kind++)
-        if (ledger->n[kind] > 0)
-            return TRUE;
-    return FALSE;
-}
-
-/* Whether tasks of the iteration may have been retired. */
-static gboolean
-is_partial(const RpVerifier *verifier, guint32 iteration)
-{
-    return iteration < verifier->complete_from;
-}
-
 /* ---- entries ---- */
 
 static void
@@ -248,6 +233,7 @@ rp_ledger_enter(RpVerifier *verifier, guint32 index, guint32 *session)
     gsize n;
 
     ledger->n[kind]++;
+    ledger->n_actions += rp_task_is_compute(task);
     if (rp_task_is_compute(task))
         enter_action(verifier, ledger, index);
     if (rp_task_is_compute(task) || rows[kind].identity == RP_ALIKE || !verifier->full)
@@ -292,46 +278,31 @@ action(const RpVerifier *verifier, const RpLedger *ledger, guint part, guint32 s
     return rp_verifier_index(verifier, *action_place(verifier, ledger, part, stage, micro_batch));
 }
 
-/* A slot, one stage of one round in one direction, stays on one device; so does each copy of a mirrored
- * stage. */
-static void
-check_slot(RpVerifier *verifier, const RpLedger *ledger, guint part, guint32 stage)
-{
-    const guint copies = rp_plan_stage(verifier->plan, stage)->mirrored ? 2 : 1;
-    const guint per_round = verifier->micro_batches / verifier->rounds / copies;
-    guint32 first = RP_NO_TASK;
-
-    for (guint m = 0; m < verifier->micro_batches; m++) {
-        const guint32 task = action(verifier, ledger, part, stage, m);
-
-        if (m % per_round == 0)
-            first = RP_NO_TASK;
-        if (first < verifier->n_tasks && task < verifier->n_tasks &&
-            verifier->places[first].lane != verifier->places[task].lane)
-            fail_tasks(verifier, RP_RULE_ACTIONS, first, task, "one slot runs on two gpus");
-        if (first == RP_NO_TASK)
-            first = task;
-    }
-}
-
+/* Every action is there. A slot, one stage of one round in one direction, stays on one device; so does each
+ * copy of a mirrored stage. */
 static void
 check_present(RpVerifier *verifier, const RpLedger *ledger, guint32 iteration, guint32 stage)
 {
     const RpPlanStage *of = rp_plan_stage(verifier->plan, stage);
+    const guint per_round = verifier->micro_batches / verifier->rounds / (of->mirrored ? 2 : 1);
     const gboolean backward = of->runs_backward && !verifier->evaluates;
     const gboolean runs[RP_N_PARTS] = {of->runs_forward, backward, backward};
     static const char *const names[RP_N_PARTS] = {"forward", "backward", "weight gradient"};
 
-    for (guint p = 0; p < RP_N_PARTS; p++) {
-        const guint beside = p == RP_PART_BACKWARD ? RP_PART_FORWARD : RP_PART_BACKWARD;
+    for (guint p = 0; p < RP_N_PARTS; p++)
+        for (guint m = 0; m < verifier->micro_batches; m++) {
+            const guint beside = p == RP_PART_BACKWARD ? RP_PART_FORWARD : RP_PART_BACKWARD;
+            const guint32 task = action(verifier, ledger, p, stage, m);
+            const guint32 first = action(verifier, ledger, p, stage, m - m % per_round);
 
-        check_slot(verifier, ledger, p, stage);
-        for (guint m = 0; m < verifier->micro_batches && runs[p]; m++)
-            if (action(verifier, ledger, p, stage, m) == RP_NO_TASK)
+            if (task == RP_NO_TASK && runs[p])
                 fail_task(verifier, RP_RULE_ACTIONS, action(verifier, ledger, beside, stage, m),
                           "no %s of stage %u, micro-batch %u in iteration %u", names[p], stage, m,
                           iteration);
-    }
+            if (first < verifier->n_tasks && task < verifier->n_tasks &&
+                verifier->places[first].lane != verifier->places[task].lane)
+                fail_tasks(verifier, RP_RULE_ACTIONS, first, task, "one slot runs on two gpus");
+        }
 }
 
 static gboolean
@@ -389,8 +360,9 @@ check_orders(RpVerifier *verifier, const RpLedger *ledger, guint32 s, guint32 m)
 
         if (!orders[i].demanded || before >= verifier->n_tasks ||
             after >= verifier->n_tasks || /* missing, or old */
-            rp_verifier_before(verifier, before, after, FALSE) ||
-            (orders[i].late && rp_verifier_before(verifier, before, after, TRUE)))
+            rp_verifier_before(verifier, &verifier->places[before], after, FALSE) ||
+            (orders[i].late &&
+             rp_verifier_before(verifier, &verifier->places[before], after, TRUE)))
             continue;
         fail_tasks(
             verifier, RP_RULE_ACTIONS, before, after,
@@ -425,7 +397,8 @@ check_makers(RpVerifier *verifier, const RpLedger *before, guint32 reader, guint
             const guint32 task =
                 rp_verifier_index(verifier, before->last[(gsize)maker * verifier->n_lanes + lane]);
 
-            if (task < verifier->n_tasks && !rp_verifier_before(verifier, task, reader, FALSE))
+            if (task < verifier->n_tasks &&
+                !rp_verifier_before(verifier, &verifier->places[task], reader, FALSE))
                 fail_tasks(verifier, RP_RULE_STALENESS, task, reader,
                            "the second action may start before the first has ended, whose "
                            "gradients make the weights it reads");
@@ -456,12 +429,12 @@ check_actions(RpVerifier *verifier, RpLedger *ledger, guint32 iteration, gboolea
 {
     /* an action that is not there is missing */
     const gboolean complete =
-        !last || (!verifier->open && (verifier->ledgers->len == 1 || has_actions(ledger)));
+        !last || (!verifier->open && (verifier->ledgers->len == 1 || ledger->n_actions > 0));
 
     if (ledger->checked)
         return;
     check_staleness(verifier, ledger, iteration);
-    if (is_partial(verifier, iteration))
+    if (iteration < verifier->complete_from)
         return;
     for (guint s = 0; s < verifier->n_stages; s++) {
         if (complete)
@@ -544,7 +517,7 @@ rp_ledger_check(RpVerifier *verifier)
     for (guint t = 0; t < n; t++) {
         const RpLedger *ledger = g_ptr_array_index(verifier->ledgers, t);
 
-        if (has_actions(ledger))
+        if (ledger->n_actions > 0)
             last_actions = t;
     }
     for (guint t = 0; t < n; t++) {
@@ -553,7 +526,7 @@ rp_ledger_check(RpVerifier *verifier)
         RpLedger *ledger = g_ptr_array_index(verifier->ledgers, t);
 
         check_actions(verifier, ledger, iteration, t + 1 == n);
-        if (!verifier->full || verifier->evaluates || is_partial(verifier, iteration))
+        if (!verifier->full || verifier->evaluates || iteration < verifier->complete_from)
             continue;
         check_optimizer(verifier, ledger, iteration, past, t >= last_actions);
     }

@@ -12,77 +12,50 @@
 
 #define NAME_OF_RACE "is not sure to be there: the second task may start before the first has ended"
 
-/* Rows of values. */
-#define OF(of, by) RP_OF_##of, RP_##by
+/* RP_VALUE_..., RP_OF_..., RP_BY_... or RP_ONLY, RP_RULE_... */
+#define VALUE(kind, of, by, rule, name, race)                                                      \
+    [RP_VALUE_##kind] = {RP_OF_##of, RP_##by, RP_RULE_##rule, name, race}
 const RpValueInfo rp_values[RP_N_VALUES] = {
-    [RP_VALUE_NONE] = {OF(LAYER, ONLY), RP_RULE_BUFFERS, "scratch", NULL},
-    [RP_VALUE_UNKNOWN] = {OF(LAYER, ONLY), RP_RULE_BUFFERS, "something", NULL},
-    [RP_VALUE_INITIAL] = {OF(LAYER, ONLY), RP_RULE_BUFFERS, "nothing", NULL},
-    [RP_VALUE_OUTPUT] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS, "the forward's output", NULL},
-    [RP_VALUE_OUTPUT_GRADIENT] = {OF(LAYER, BY_MICRO_BATCH), RP_RULE_ACTIONS,
-                                  "the backward's output", NULL},
-    [RP_VALUE_INPUT] = {OF(LAYER, BY_MICRO_BATCH), RP_RULE_ACTIONS, "the action's input", NULL},
-    [RP_VALUE_INPUT_GRADIENT] = {OF(END, BY_MICRO_BATCH), RP_RULE_ACTIONS,
-                                 "the backward's gradient", NULL},
-    [RP_VALUE_SAVED] = {OF(LAYER, BY_MICRO_BATCH), RP_RULE_ACTIONS, "what the layer saves", NULL},
-    [RP_VALUE_KEPT_FORWARD] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS, "what the forward keeps",
-                               NULL},
-    [RP_VALUE_KEPT_BACKWARD] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS, "what W needs of its I",
-                                NULL},
-    [RP_VALUE_WORKSPACE] = {OF(STAGE, BY_MICRO_BATCH), RP_RULE_ACTIONS,
-                            "what the action's piece before has left", NULL},
-    [RP_VALUE_PACKED] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "a chunk of the packed parameters",
-                         NULL},
-    [RP_VALUE_PARAMETERS] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "a chunk of the parameters",
-                             NULL},
-    [RP_VALUE_LAYER] = {OF(LAYER, BY_ROUND), RP_RULE_TRANSFERS,
-                        "the layer's chunk of the parameters", NULL},
-    [RP_VALUE_RESIDENT] = {OF(LAYER, ONLY), RP_RULE_TRANSFERS, "what stays of the layer", NULL},
-    [RP_VALUE_SUM] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "the sum of the gradients so far",
-                      NULL},
-    [RP_VALUE_LEAVING] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "the slot's gradient", NULL},
-    [RP_VALUE_LAYER_LEAVING] = {OF(LAYER, BY_ROUND), RP_RULE_TRANSFERS, "the layer's gradient",
-                                NULL},
-    [RP_VALUE_STAGED] = {OF(STAGE, BY_ROUND), RP_RULE_TRANSFERS, "the gradient of a round", NULL},
-    [RP_VALUE_GRADIENTS] = {OF(LAYER, BY_ITEM), RP_RULE_INCOMPLETE_GRADIENTS,
-                            "the layer's gradient",
-                            "the gradients may be read before they have arrived"},
-    [RP_VALUE_COPIED] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER, "the copied gradient",
-                         "the step may start before its gradients have been copied"},
-    [RP_VALUE_REDUCED] = {OF(LAYER, ONLY), RP_RULE_INCOMPLETE_GRADIENTS,
-                          "the sum of all servers' gradients",
-                          "the gradients may be read before they have been reduced"},
-    [RP_VALUE_SQUARES] = {OF(ITERATION, ONLY), RP_RULE_DECISION, "what servers agree on", NULL},
-    [RP_VALUE_DECISION_PART] = {OF(ITERATION, ONLY), RP_RULE_DECISION,
-                                "every layer's part of the decision", NULL},
-    [RP_VALUE_OWN_DECISION] = {OF(ITERATION, ONLY), RP_RULE_DECISION, "this server's decision",
-                               NULL},
-    [RP_VALUE_DECISION] = {OF(ITERATION, ONLY), RP_RULE_DECISION, "the decision that is for it",
-                           NULL},
-    [RP_VALUE_EARLY_WEIGHTS] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER,
-                                "the early step's weights", NULL},
-    [RP_VALUE_WEIGHT_SHARE] = {OF(LAYER, ONLY), RP_RULE_TORN_WEIGHTS,
-                               "this server's share of the new weights",
-                               "the weights may be gathered before they are written"},
-    [RP_VALUE_WEIGHTS] = {OF(LAYER, ONLY), RP_RULE_TORN_WEIGHTS, "the version of the weights",
-                          "the weights may be uploaded before they are written"},
-    [RP_VALUE_HALF_STATE] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER, "the optimizer's state",
-                             NULL},
-    [RP_VALUE_STATE] = {OF(LAYER, ONLY), RP_RULE_OPTIMIZER_ORDER, "the optimizer's state", NULL},
+    VALUE(NONE, LAYER, ONLY, BUFFERS, "scratch", NULL),
+    VALUE(UNKNOWN, LAYER, ONLY, BUFFERS, "something", NULL),
+    VALUE(INITIAL, LAYER, ONLY, BUFFERS, "nothing", NULL),
+    VALUE(OUTPUT, STAGE, BY_MICRO_BATCH, ACTIONS, "the forward's output", NULL),
+    VALUE(OUTPUT_GRADIENT, LAYER, BY_MICRO_BATCH, ACTIONS, "the backward's output", NULL),
+    VALUE(INPUT, LAYER, BY_MICRO_BATCH, ACTIONS, "the action's input", NULL),
+    VALUE(INPUT_GRADIENT, END, BY_MICRO_BATCH, ACTIONS, "the backward's gradient", NULL),
+    VALUE(SAVED, LAYER, BY_MICRO_BATCH, ACTIONS, "what the layer saves", NULL),
+    VALUE(KEPT_FORWARD, STAGE, BY_MICRO_BATCH, ACTIONS, "what the forward keeps", NULL),
+    VALUE(KEPT_BACKWARD, STAGE, BY_MICRO_BATCH, ACTIONS, "what W needs of its I", NULL),
+    VALUE(WORKSPACE, STAGE, BY_MICRO_BATCH, ACTIONS, "what the action's piece before has left",
+          NULL),
+    VALUE(PACKED, STAGE, BY_ROUND, TRANSFERS, "a chunk of the packed parameters", NULL),
+    VALUE(PARAMETERS, STAGE, BY_ROUND, TRANSFERS, "a chunk of the parameters", NULL),
+    VALUE(LAYER, LAYER, BY_ROUND, TRANSFERS, "the layer's chunk of the parameters", NULL),
+    VALUE(RESIDENT, LAYER, ONLY, TRANSFERS, "what stays of the layer", NULL),
+    VALUE(SUM, STAGE, BY_ROUND, TRANSFERS, "the sum of the gradients so far", NULL),
+    VALUE(LEAVING, STAGE, BY_ROUND, TRANSFERS, "the slot's gradient", NULL),
+    VALUE(LAYER_LEAVING, LAYER, BY_ROUND, TRANSFERS, "the layer's gradient", NULL),
+    VALUE(STAGED, STAGE, BY_ROUND, TRANSFERS, "the gradient of a round", NULL),
+    VALUE(GRADIENTS, LAYER, BY_ITEM, INCOMPLETE_GRADIENTS, "the layer's gradient",
+          "the gradients may be read before they have arrived"),
+    VALUE(COPIED, LAYER, ONLY, OPTIMIZER_ORDER, "the copied gradient",
+          "the step may start before its gradients have been copied"),
+    VALUE(REDUCED, LAYER, ONLY, INCOMPLETE_GRADIENTS, "the sum of all servers' gradients",
+          "the gradients may be read before they have been reduced"),
+    VALUE(SQUARES, ITERATION, ONLY, DECISION, "what servers agree on", NULL),
+    VALUE(DECISION_PART, ITERATION, ONLY, DECISION, "every layer's part of the decision", NULL),
+    VALUE(OWN_DECISION, ITERATION, ONLY, DECISION, "this server's decision", NULL),
+    VALUE(DECISION, ITERATION, ONLY, DECISION, "the decision that is for it", NULL),
+    VALUE(EARLY_WEIGHTS, LAYER, ONLY, OPTIMIZER_ORDER, "the early step's weights", NULL),
+    VALUE(WEIGHT_SHARE, LAYER, ONLY, TORN_WEIGHTS, "this server's share of the new weights",
+          "the weights may be gathered before they are written"),
+    VALUE(WEIGHTS, LAYER, ONLY, TORN_WEIGHTS, "the version of the weights",
+          "the weights may be uploaded before they are written"),
+    VALUE(HALF_STATE, LAYER, ONLY, OPTIMIZER_ORDER, "the optimizer's state", NULL),
+    VALUE(STATE, LAYER, ONLY, OPTIMIZER_ORDER, "the optimizer's state", NULL),
 };
 
 /* ---- order ---- */
-
-static char *
-describe_buffer(const RpPlan *plan, guint32 buffer)
-{
-    const RpBuffer *of = rp_plan_buffer(plan, buffer);
-    const char *category = rp_buffer_category_name((RpBufferCategory)of->category);
-
-    if (of->arena == rp_plan_gpus(plan))
-        return g_strdup_printf("buffer %u (%s, host)", buffer, category);
-    return g_strdup_printf("buffer %u (%s, gpu %u)", buffer, category, of->arena);
-}
 
 /* The rule that a task breaks which does not find a value. */
 static RpRule
@@ -131,11 +104,13 @@ rp_verifier_fail_order(RpVerifier *verifier, guint32 first, guint32 second, guin
                    "the gradients may be overwritten before they are %s",
                    reduced ? "reduced" : "read");
     } else {
-        g_autofree char *name = describe_buffer(verifier->plan, buffer);
+        g_autofree char *memory = host ? g_strdup("host") : g_strdup_printf("gpu %u", of->arena);
 
         fail_tasks(verifier, RP_RULE_BUFFERS, first, second,
-                   "%s is %s by the first task and %s by the second, and nothing orders the two",
-                   name, first_writes ? "written" : "read", second_writes ? "written" : "read");
+                   "buffer %u (%s, %s) is %s by the first task and %s by the second, and nothing "
+                   "orders the two",
+                   buffer, rp_buffer_category_name((RpBufferCategory)of->category), memory,
+                   first_writes ? "written" : "read", second_writes ? "written" : "read");
     }
 }
 

@@ -112,21 +112,14 @@ typedef struct {
 
 /* ---- accesses ---- */
 
-/* A task by its place in its lane, which outlives it. */
-typedef struct {
-    RpTaskId id; /* RP_TASK_NONE: nobody */
-    guint32 lane;
-    guint32 position;
-} RpToucher;
-
 typedef struct {
     guint32 arena;
     guint32 n_buffers;
     guint64 offset;
-    RpToucher writer;   /* the last */
-    guint32 through;    /* the buffer that was written then */
-    guint32 n_readers;  /* since, the last of each lane */
-    RpToucher *readers; /* has space for max_readers */
+    RpTaskId writer;   /* the last; RP_TASK_NONE: nobody */
+    guint32 through;   /* the buffer that was written then */
+    guint32 n_readers; /* since, the last of each lane */
+    RpTaskId *readers; /* has space for max_readers */
     guint32 max_readers;
 } RpAtom;
 
@@ -296,26 +289,29 @@ rp_verifier_index(const RpVerifier *verifier, RpTaskId id)
     return id < verifier->first_id ? RP_OLD_TASK : (guint32)(id - verifier->first_id);
 }
 
-/* Whether the task at that place of a lane has ended whenever @second starts or, @late, passes phase 1: its
- * part after the recompute. */
+/* The place of a task that is old; %NULL: nothing is known of it. */
+const RpTaskPlace *rp_verifier_old_place(const RpVerifier *verifier, RpTaskId id);
+
+/* The same of any task that was appended. */
+static inline const RpTaskPlace *
+rp_verifier_place(const RpVerifier *verifier, RpTaskId id)
+{
+    return id >= verifier->first_id ? &verifier->places[id - verifier->first_id]
+                                    : rp_verifier_old_place(verifier, id);
+}
+
+/* Whether the task @first has ended whenever @second starts or, @late, passes phase 1: its part after the
+ * recompute. */
 static inline gboolean
-rp_verifier_has_ended(const RpVerifier *verifier, guint32 lane, guint32 position, guint32 second,
-                      gboolean late)
+rp_verifier_before(const RpVerifier *verifier, const RpTaskPlace *first, guint32 second,
+                   gboolean late)
 {
     const RpTaskPlace *place = &verifier->places[second];
     const gsize row = late ? place->end_row : place->start_row;
 
-    if (lane == place->lane)
-        return position < place->position;
-    return verifier->clocks[row * verifier->stride + lane] >= position;
-}
-
-/* The same of the task @first. */
-static inline gboolean
-rp_verifier_before(const RpVerifier *verifier, guint32 first, guint32 second, gboolean late)
-{
-    return rp_verifier_has_ended(verifier, verifier->places[first].lane,
-                                 verifier->places[first].position, second, late);
+    if (first->lane == place->lane)
+        return first->position < place->position;
+    return verifier->clocks[row * verifier->stride + first->lane] >= first->position;
 }
 
 /* ---- violation.c ---- */
@@ -387,8 +383,6 @@ void rp_ledger_forget_before(RpVerifier *verifier, guint32 iteration);
 
 /* ---- reach.c, atoms.c, sweep.c ---- */
 
-/* The place of a task that is held, or old; %NULL: nothing is known of it. */
-const RpTaskPlace *rp_verifier_place(const RpVerifier *verifier, RpTaskId id);
 /* Forgets the first @n tasks. */
 void rp_verifier_forget_clocks(RpVerifier *verifier, guint32 n);
 void rp_verifier_forget_touchers(RpVerifier *verifier, guint32 n);

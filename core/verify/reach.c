@@ -164,12 +164,10 @@ copy_row(RpVerifier *verifier, guint32 row, guint32 *copy)
 }
 
 const RpTaskPlace *
-rp_verifier_place(const RpVerifier *verifier, RpTaskId id)
+rp_verifier_old_place(const RpVerifier *verifier, RpTaskId id)
 {
     guint low = 0, high = verifier->old != NULL ? verifier->old->len : 0;
 
-    if (id >= verifier->first_id)
-        return &verifier->places[id - verifier->first_id];
     while (low < high) {
         const guint half = (low + high) / 2;
         const RpOldTask *old = &g_array_index(verifier->old, RpOldTask, half);

@@ -92,8 +92,14 @@ check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint6
     for (guint c = 0; c < chunks->n_chunks; c++) {
         guint64 sum = 0;
 
-        for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++)
+        for (guint i = chunks->first_segment[c]; i < chunks->first_segment[c + 1]; i++) {
+            const guint32 layer = chunks->segments[i].layer;
+
             sum += chunks->segments[i].bytes;
+            if (gradients && chunks->chunk_bytes[c] > 0 &&
+                (i == chunks->first_segment[c] || layer != chunks->segments[i - 1].layer))
+                verifier->layers[layer].gradient_parts++;
+        }
         if (sum != chunks->chunk_bytes[c])
             return fail_plan(verifier, RP_RULE_TRANSFERS,
                              "%s chunk %u of stage %u has %" G_GUINT64_FORMAT
@@ -120,18 +126,25 @@ check_chunks(RpVerifier *verifier, guint32 stage, const RpChunks *chunks, guint6
     return TRUE;
 }
 
+/* Chunks of all stages are numbered one after the other. */
 static gboolean
 check_chunk_tables(RpVerifier *verifier)
 {
-    for (guint l = 0; l < verifier->n_layers; l++)
+    for (guint l = 0; l < verifier->n_layers && verifier->full; l++) {
         verifier->layers[l].parameter_bytes = verifier->layers[l].gradient_bytes = G_MAXUINT64;
+        verifier->n_stepped += rp_verifier_is_stepped(verifier, l);
+    }
+    verifier->first_chunk = g_new0(guint, (gsize)verifier->n_stages + 1);
     for (guint s = 0; s < verifier->n_stages; s++) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
 
-        if (!check_chunks(verifier, s, &stage->parameters, stage->upload_bytes, "parameters") ||
-            (stage->runs_backward &&
-             !check_chunks(verifier, s, &stage->gradients, stage->gradient_bytes, "gradients")))
+        if (verifier->full &&
+            (!check_chunks(verifier, s, &stage->parameters, stage->upload_bytes, "parameters") ||
+             (stage->runs_backward &&
+              !check_chunks(verifier, s, &stage->gradients, stage->gradient_bytes, "gradients"))))
             return FALSE;
+        verifier->first_chunk[s + 1] =
+            verifier->first_chunk[s] + MAX(stage->parameters.n_chunks, stage->gradients.n_chunks);
     }
     return TRUE;
 }
@@ -156,29 +169,6 @@ check_layerwise(RpVerifier *verifier)
                 chunks[i]->segments[chunks[i]->first_segment[c]].offset != 0)
                 return fail_plan(verifier, RP_RULE_TRANSFERS, "chunk %u is not a layer", c);
     return TRUE;
-}
-
-/* Chunks of all stages are numbered one after the other; and of each layer it is counted in how many of
- * them its gradients travel. */
-static void
-count_chunks(RpVerifier *verifier)
-{
-    verifier->first_chunk = g_new0(guint, (gsize)verifier->n_stages + 1);
-    for (guint s = 0; s < verifier->n_stages; s++) {
-        const RpPlanStage *stage = rp_plan_stage(verifier->plan, s);
-        const RpChunks *chunks = &stage->gradients;
-
-        verifier->first_chunk[s + 1] =
-            verifier->first_chunk[s] + MAX(stage->parameters.n_chunks, chunks->n_chunks);
-        for (guint c = 0; stage->runs_backward && c < chunks->n_chunks; c++)
-            for (guint i = chunks->first_segment[c];
-                 chunks->chunk_bytes[c] > 0 && i < chunks->first_segment[c + 1]; i++)
-                if (i == chunks->first_segment[c] ||
-                    chunks->segments[i].layer != chunks->segments[i - 1].layer)
-                    verifier->layers[chunks->segments[i].layer].gradient_parts++;
-    }
-    for (guint l = 0; l < verifier->n_layers && verifier->full; l++)
-        verifier->n_stepped += rp_verifier_is_stepped(verifier, l);
 }
 
 /* Modes that exclude each other. */
@@ -214,9 +204,8 @@ rp_verify_stages(RpVerifier *verifier)
         return TRUE;
     verifier->layers = g_new0(RpLayerFacts, verifier->n_layers);
     if (!tile_layers(verifier, RP_FORWARD) || !tile_layers(verifier, RP_BACKWARD) ||
-        (verifier->full && !check_chunk_tables(verifier)) || !check_layerwise(verifier))
+        !check_chunk_tables(verifier) || !check_layerwise(verifier))
         return FALSE;
-    count_chunks(verifier);
     rp_ledger_number(verifier);
     return check_modes(verifier);
 }

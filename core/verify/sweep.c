@@ -34,37 +34,33 @@ may_come_late(const RpVerifier *verifier, guint32 writer, guint32 reader)
 }
 
 static void
-check_order(RpVerifier *verifier, const RpToucher *by, guint32 second, guint32 buffer,
+check_order(RpVerifier *verifier, RpTaskId before, guint32 second, guint32 buffer,
             gboolean first_writes, gboolean second_writes, RpValueKind wants)
 {
-    const guint32 first = rp_verifier_index(verifier, by->id);
+    const guint32 first = rp_verifier_index(verifier, before);
+    const RpTaskPlace *place = rp_verifier_place(verifier, before);
 
-    if (first == second || rp_verifier_has_ended(verifier, by->lane, by->position, second, FALSE) ||
+    if (first == second || rp_verifier_before(verifier, place, second, FALSE) ||
         (!second_writes && may_come_late(verifier, first, second) &&
-         rp_verifier_has_ended(verifier, by->lane, by->position, second, TRUE)))
+         rp_verifier_before(verifier, place, second, TRUE)))
         return;
     rp_verifier_fail_order(verifier, first, second, buffer, first_writes, second_writes, wants);
 }
 
-static RpToucher
-toucher(const RpVerifier *verifier, guint32 task)
-{
-    return (RpToucher){verifier->first_id + task, verifier->places[task].lane,
-                       verifier->places[task].position};
-}
-
+/* In place of the last reader of the task's lane. */
 static void
-add_reader(RpAtom *atom, RpToucher by)
+add_reader(const RpVerifier *verifier, RpAtom *atom, guint32 task)
 {
+    const guint32 lane = verifier->places[task].lane;
     guint32 i = 0;
 
-    while (i < atom->n_readers && atom->readers[i].lane != by.lane)
+    while (i < atom->n_readers && rp_verifier_place(verifier, atom->readers[i])->lane != lane)
         i++;
     if (i == atom->max_readers) {
         atom->max_readers = 2 * i + 1;
-        atom->readers = g_renew(RpToucher, atom->readers, atom->max_readers);
+        atom->readers = g_renew(RpTaskId, atom->readers, atom->max_readers);
     }
-    atom->readers[i] = by;
+    atom->readers[i] = verifier->first_id + task;
     atom->n_readers = MAX(atom->n_readers, i + 1);
 }
 
@@ -91,32 +87,20 @@ mode_fits(const RpExpected *row, guint16 mode)
                : row->mode == mode;
 }
 
-/* The next row that is needed; else one that may be there, or a place that was named before. @cursor:
- * where it is likely to stand. */
+/* The next row that is needed; else one that may be there, or a place that was named before. */
 static RpExpected *
-match(GArray *rows, const RpAccess *access, guint *cursor)
+match(GArray *rows, const RpAccess *access)
 {
     RpExpected *other = NULL;
 
-    if (*cursor < rows->len) {
-        RpExpected *row = &g_array_index(rows, RpExpected, *cursor);
-
-        if (row->buffer == access->buffer && row->role == access->role && !row->seen &&
-            mode_fits(row, access->mode)) {
-            ++*cursor;
-            return row;
-        }
-    }
     for (guint i = 0; i < rows->len; i++) {
         RpExpected *row = &g_array_index(rows, RpExpected, i);
 
         if (row->role != access->role || !mode_fits(row, access->mode) ||
             (row->buffer != RP_NONE && row->buffer != access->buffer))
             continue;
-        if (!row->seen && !row->optional) {
-            *cursor = i + 1;
+        if (!row->seen && !row->optional)
             return row;
-        }
         if (other == NULL && (!row->seen || row->buffer != RP_NONE))
             other = row;
     }
@@ -187,20 +171,31 @@ check_access(RpVerifier *verifier, guint32 index, const RpAccess *access)
                      "accesses buffer %u of gpu %u, where it does not run", access->buffer, arena);
 }
 
+/* A transfer moves the bytes of its value. */
 static void
 check_transferred(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
-    if (rp_verifier_identity((RpTaskKind)task->kind) != RP_PER_VALUE)
-        return;
-    const RpPlanLayer *layer = rp_plan_layer(verifier->plan, task->layer);
-    const guint64 bytes = task->kind == RP_TASK_SAVED_DOWNLOAD || task->kind == RP_TASK_SAVED_UPLOAD
-                              ? layer->saved_bytes
-                              : layer->input_bytes;
+    const RpTaskKind kind = (RpTaskKind)task->kind;
+    const RpIdentity identity = rp_verifier_identity(kind);
+    const gboolean saved = kind == RP_TASK_SAVED_DOWNLOAD || kind == RP_TASK_SAVED_UPLOAD;
+    guint64 bytes;
 
+    if (identity == RP_PER_CHUNK) {
+        const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
+        bytes = (kind == RP_TASK_PARAMETER_UPLOAD ? &stage->parameters : &stage->gradients)
+                    ->chunk_bytes[task->chunk];
+    } else if (identity == RP_PER_VALUE || identity == RP_PER_DEVICE) {
+        const RpPlanLayer *layer = rp_plan_layer(verifier->plan, task->layer);
+        bytes = identity == RP_PER_DEVICE ? layer->resident_bytes
+                : saved                   ? layer->saved_bytes
+                                          : layer->input_bytes;
+    } else {
+        return;
+    }
     if (task->bytes != bytes)
-        fail_task(verifier, RP_RULE_OPERANDS, index,
-                  "%" G_GUINT64_FORMAT " bytes are transferred, the value has %" G_GUINT64_FORMAT,
-                  task->bytes, bytes);
+        fail_task(verifier, identity == RP_PER_VALUE ? RP_RULE_OPERANDS : RP_RULE_TRANSFERS, index,
+                  "%" G_GUINT64_FORMAT " bytes are transferred, the %s has %" G_GUINT64_FORMAT,
+                  task->bytes, identity == RP_PER_CHUNK ? "chunk" : "value", bytes);
 }
 
 /* ---- the pass ---- */
@@ -259,16 +254,16 @@ sweep_access(RpVerifier *verifier, guint32 index, const RpAccess *access, RpExpe
     for (guint32 a = 0; a < holder->count; a++) {
         RpAtom *atom = &sweep->atoms[holder->first + a];
 
-        if (atom->writer.id != RP_TASK_NONE)
-            check_order(verifier, &atom->writer, index, access->buffer, TRUE, writes, wants);
+        if (atom->writer != RP_TASK_NONE)
+            check_order(verifier, atom->writer, index, access->buffer, TRUE, writes, wants);
         if (!writes) {
-            add_reader(atom, toucher(verifier, index));
+            add_reader(verifier, atom, index);
             continue;
         }
         while (atom->n_readers > 0)
-            check_order(verifier, &atom->readers[--atom->n_readers], index, access->buffer, FALSE,
+            check_order(verifier, atom->readers[--atom->n_readers], index, access->buffer, FALSE,
                         TRUE, RP_VALUE_NONE);
-        atom->writer = toucher(verifier, index);
+        atom->writer = verifier->first_id + index;
         atom->through = access->buffer;
     }
     if (!writes)
@@ -321,12 +316,11 @@ check_rest(RpVerifier *verifier, guint32 index, GArray *rows)
 
 /* Finds the row of an access, and checks both. */
 static void
-sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArray *rows,
-              guint *cursor, Sums *sums)
+sweep_operand(RpVerifier *verifier, guint32 index, const RpAccess *access, GArray *rows, Sums *sums)
 {
     guint32 writer;
     const RpSymbol found = rp_verifier_find_value(verifier, access->buffer, &writer);
-    RpExpected *row = match(rows, access, cursor);
+    RpExpected *row = match(rows, access);
     RpExpected *other = NULL;
 
     if (row == NULL)
@@ -357,14 +351,13 @@ sweep_task(RpVerifier *verifier, guint32 index)
     const RpAccess *accesses = rp_plan_accesses(verifier->plan, task);
     Sums sums = {.leaves = FALSE};
     guint32 session = 0;
-    guint cursor = 0;
 
     rp_ledger_enter(verifier, index, &session);
     if (verifier->full)
         rp_verifier_expect(verifier, task, session, rows);
     for (guint i = 0; i < task->access_count; i++)
         if (check_access(verifier, index, &accesses[i]) && verifier->full)
-            sweep_operand(verifier, index, &accesses[i], rows, &cursor, &sums);
+            sweep_operand(verifier, index, &accesses[i], rows, &sums);
     if (!verifier->full)
         return;
     check_rest(verifier, index, rows);

@@ -78,13 +78,8 @@ check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
                fail_task(verifier, RP_RULE_TRANSFERS, index,
                          "gradients of %u rounds are summed, of up to %u", summed,
                          rp_verifier_stages(verifier) ? task->round + 1U : 0);
-    if (task->chunk >= chunks->n_chunks)
-        return fail_task(verifier, RP_RULE_TRANSFERS, index, "a chunk that does not exist");
-    return task->bytes == chunks->chunk_bytes[task->chunk] ||
-           fail_task(verifier, RP_RULE_TRANSFERS, index,
-                     "%" G_GUINT64_FORMAT
-                     " bytes are transferred, the chunk has %" G_GUINT64_FORMAT,
-                     task->bytes, chunks->chunk_bytes[task->chunk]);
+    return task->chunk < chunks->n_chunks ||
+           fail_task(verifier, RP_RULE_TRANSFERS, index, "a chunk that does not exist");
 }
 
 static gboolean
@@ -96,15 +91,9 @@ check_resident_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
         rp_plan_resident(verifier->plan, device, task->layer) == RP_NONE)
         return fail_task(verifier, RP_RULE_TRANSFERS, index,
                          "a layer that does not exist, or does not stay on the device");
-    if (task->iteration != rp_plan_first_iteration(verifier->plan))
-        return fail_task(verifier, RP_RULE_TRANSFERS, index,
-                         "weights that stay are uploaded after the first iteration");
-    const guint64 bytes = rp_plan_layer(verifier->plan, task->layer)->resident_bytes;
-    return task->bytes == bytes ||
+    return task->iteration == rp_plan_first_iteration(verifier->plan) ||
            fail_task(verifier, RP_RULE_TRANSFERS, index,
-                     "%" G_GUINT64_FORMAT " bytes are transferred, %" G_GUINT64_FORMAT
-                     " stay of the layer",
-                     task->bytes, bytes);
+                     "weights that stay are uploaded after the first iteration");
 }
 
 /* Whether some stage begins at the boundary and so has a use for the value; a saved one: the layer has
