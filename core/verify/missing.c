@@ -187,8 +187,9 @@ find_maker(const RpVerifier *verifier, guint32 reader, const RpExpected *row, co
 
 guint32
 rp_verifier_find_action(const RpVerifier *verifier, guint32 iteration, guint32 micro_batch,
-                        guint32 stage, gboolean backward)
+                        guint layer, RpDirection direction)
 {
+    const guint32 stage = rp_verifier_stage_of(verifier, layer, direction);
     guint32 last = RP_NO_TASK;
 
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
@@ -198,8 +199,9 @@ rp_verifier_find_action(const RpVerifier *verifier, guint32 iteration, guint32 m
 
         for (guint k = 0; k < n; k++)
             if (task->iteration == iteration && parts[k].stage == stage &&
-                (backward ? parts[k].runs[RP_PART_BACKWARD] || parts[k].runs[RP_PART_WEIGHTS]
-                          : parts[k].runs[RP_PART_FORWARD]) &&
+                (direction == RP_FORWARD
+                     ? parts[k].runs[RP_PART_FORWARD]
+                     : parts[k].runs[RP_PART_BACKWARD] || parts[k].runs[RP_PART_WEIGHTS]) &&
                 (micro_batch == RP_NONE || parts[k].micro_batch == micro_batch))
                 last = i;
     }
@@ -228,8 +230,7 @@ fail_missing(RpVerifier *verifier, guint32 index, const RpSymbol *wants)
         if (task->kind == RP_TASK_GRADIENT_ACCUMULATE && !has_norm(verifier, task->iteration))
             return FALSE;
         fail_task(verifier, RP_RULE_TRANSFERS,
-                  rp_verifier_find_action(verifier, task->iteration, RP_NONE,
-                                          rp_verifier_stage_of(verifier, layer, RP_BACKWARD), TRUE),
+                  rp_verifier_find_action(verifier, task->iteration, RP_NONE, layer, RP_BACKWARD),
                   "gradients of layer %u in iteration %u are never %s", layer, task->iteration,
                   rp_verifier_stages(verifier) ? "summed over all rounds" : "downloaded");
         return TRUE;
@@ -239,16 +240,13 @@ fail_missing(RpVerifier *verifier, guint32 index, const RpSymbol *wants)
         const RpDirection gradient = wants->kind == RP_VALUE_INPUT_GRADIENT;
         const gboolean saved = wants->kind == RP_VALUE_SAVED;
         const RpDirection backward = gradient || saved || task->kind == RP_TASK_STASH_UPLOAD;
-        const guint32 from_layer = gradient || saved ? layer : layer - 1;
         guint32 from = RP_NO_TASK, to = index;
 
         if (layer > 0 || saved)
             from = rp_verifier_find_action(verifier, wants->iteration, wants->item,
-                                           rp_verifier_stage_of(verifier, from_layer, gradient),
-                                           gradient);
+                                           gradient || saved ? layer : layer - 1, gradient);
         if (!rp_task_is_compute(task))
-            to = rp_verifier_find_action(verifier, wants->iteration, wants->item,
-                                         rp_verifier_stage_of(verifier, layer - gradient, backward),
+            to = rp_verifier_find_action(verifier, wants->iteration, wants->item, layer - gradient,
                                          backward);
         fail_tasks(verifier, RP_RULE_ACTIONS, from, to, "%s is never %s between the two",
                    rp_values[wants->kind].name,

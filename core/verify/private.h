@@ -89,10 +89,9 @@ typedef struct {
 typedef struct {
     guint32 buffer; /* this one; RP_NONE: any that fits */
     guint16 role;
-    guint16 mode; /* RpAccessMode, or RP_MAY_ADD */
-    guint16
-        right_mode;  /* of the two that RP_MAY_ADD allows, the one that the value needs; 0: any */
-    gboolean device; /* in the task's device's arena, or the host's */
+    guint16 mode;       /* RpAccessMode, or RP_MAY_ADD */
+    guint16 right_mode; /* the one that the value needs, of those that RP_MAY_ADD allows; 0: any */
+    gboolean device;    /* in the task's device's arena, or the host's */
     gboolean optional;
     gboolean seen;
     gboolean again;   /* its place was named before */
@@ -217,8 +216,7 @@ struct _RpVerifier {
     gsize max_rows;
 
     RpLayerFacts *layers; /* [layer] */
-    guint
-        *first_chunk; /* [stage] number of its first chunk, of all stages'; [n_stages]: how many */
+    guint *first_chunk;   /* [stage] number of its first chunk; [n_stages]: of all stages */
     gsize first_identity[RP_N_TASK_KINDS + 1]; /* in ledgers, by kind; the last: how many */
     guint n_stepped;                           /* layers */
 
@@ -406,10 +404,10 @@ RpSymbol rp_verifier_find_value(const RpVerifier *verifier, guint32 buffer, guin
 /* Accesses that nothing orders. @wants: the value that the second reads, if it does */
 void rp_verifier_fail_order(RpVerifier *verifier, guint32 first, guint32 second, guint32 buffer,
                             gboolean first_writes, gboolean second_writes, RpValueKind wants);
-/* The last action of a stage in that direction. @micro_batch: of this one; RP_NONE: of any. RP_NO_TASK:
+/* The last action of the layer's stage in that direction. @micro_batch: of this one; RP_NONE: of any. RP_NO_TASK:
  * there is none */
 guint32 rp_verifier_find_action(const RpVerifier *verifier, guint32 iteration, guint32 micro_batch,
-                                guint32 stage, gboolean backward);
+                                guint layer, RpDirection direction);
 /* @index does not find @wants of @row. @buffer: where it looked, and found @found of @writer; RP_NONE:
  * nowhere */
 void rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *row,

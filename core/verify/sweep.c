@@ -282,9 +282,7 @@ check_leaving(RpVerifier *verifier, guint32 index, const Sums *sums)
     guint all = verifier->micro_batches / (rp_modes_upload_once(modes) ? 1 : verifier->rounds);
     guint missing = 0;
 
-    if (!sums->leaves)
-        return;
-    if (sums->sum.kind != RP_VALUE_SUM)
+    if (!sums->leaves || sums->sum.kind != RP_VALUE_SUM)
         return;
     if (modes->weights == RP_WEIGHTS_PER_LAYER) {
         const guint n = rp_plan_stage(verifier->plan, 0)->layers.count;
@@ -375,8 +373,7 @@ check_saving(RpVerifier *verifier)
                 rp_verifier_stage_of(verifier, l, RP_BACKWARD))
             fail_tasks(
                 verifier, RP_RULE_ACTIONS,
-                rp_verifier_find_action(verifier, verifier->tasks[0].iteration, 0,
-                                        rp_verifier_stage_of(verifier, l, RP_FORWARD), FALSE),
+                rp_verifier_find_action(verifier, verifier->tasks[0].iteration, 0, l, RP_FORWARD),
                 RP_NO_TASK,
                 "layer %u saves something, and its forward and backward are of one stage", l);
 }

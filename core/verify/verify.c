@@ -60,7 +60,6 @@ check_action_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 static gboolean
 check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
-    const RpPlanModes *modes = verifier->modes;
     const guint summed = rp_verifier_n_summed(verifier, task);
 
     if (task->stage >= verifier->n_stages || task->round >= verifier->rounds)
@@ -70,7 +69,7 @@ check_slot_fields(RpVerifier *verifier, guint32 index, const RpTask *task)
     const RpChunks *chunks =
         task->kind == RP_TASK_PARAMETER_UPLOAD ? &stage->parameters : &stage->gradients;
     if (task->kind == RP_TASK_EXPAND)
-        return (rp_modes_pack(modes) && stage->parameter_bytes > 0) ||
+        return (rp_modes_pack(verifier->modes) && stage->parameter_bytes > 0) ||
                fail_task(verifier, RP_RULE_TRANSFERS, index, "nothing of the stage is packed");
     if (task->kind == RP_TASK_GRADIENT_ACCUMULATE)
         return (rp_verifier_stages(verifier) && summed > 0 && summed <= task->round + 1U &&
@@ -186,7 +185,11 @@ check_iterations(RpVerifier *verifier)
 {
     guint32 low = G_MAXUINT32, high = 0, first_action = G_MAXUINT32;
 
-    for (guint32 i = 0; i < verifier->n_tasks; i++) {
+    if (verifier->ledgers->len > 0) {
+        low = verifier->first_iteration;
+        high = low + verifier->ledgers->len - 1;
+    }
+    for (guint32 i = verifier->first_new; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
 
         low = MIN(low, task->iteration);
@@ -381,8 +384,6 @@ forget_before(RpVerifier *verifier, guint32 first)
 gboolean
 rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
 {
-    guint32 last = 0;
-
     clear_violation(violation);
     g_return_val_if_fail(rp_plan_first_id(verifier->source) <= rp_plan_end_id(verifier->window),
                          FALSE);
@@ -393,8 +394,9 @@ rp_verifier_extend(RpVerifier *verifier, RpGrown grown, RpViolation *violation)
     verifier->pending = grown == RP_GROWN_STEP ? 0 : 1;
     if (!prove(verifier))
         return FALSE;
-    for (guint32 i = 0; i < verifier->n_tasks; i++)
-        last = MAX(last, rp_verifier_task(verifier, i)->iteration);
+    if (verifier->n_tasks == 0)
+        return TRUE;
+    const guint32 last = verifier->first_iteration + verifier->ledgers->len - 1;
     if (last >= HELD_ITERATIONS)
         forget_before(verifier, last - (HELD_ITERATIONS - 1));
     return TRUE;

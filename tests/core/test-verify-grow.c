@@ -313,3 +313,22 @@ RP_TEST(refuses_a_call_before_its_step)
     assert_int_equal(violation.second, forward);
     rp_violation_clear(&violation);
 }
+
+/* Its fields are looked at before it has a place in its lane. */
+RP_TEST(names_a_new_task_that_works_on_nothing)
+{
+    const RpTestPlan test = {"roundpipe", 2,     2,     2,     0,   RP_FIDELITY_FULL, TRUE,
+                             TRUE,        FALSE, FALSE, FALSE, 512, ITERATIONS};
+    g_autoptr(RpPlanDraft) draft = rp_test_draft(&test);
+    g_autoptr(GArray) ends = ends_of_iterations(&test);
+    const guint forward = rp_plan_draft_find(draft, RP_TASK_FORWARD, 5, 0);
+    RpViolation violation;
+
+    rp_plan_draft_task(draft, forward)->task.micro_batch = 2;
+    g_autoptr(RpPlan) plan = rp_plan_draft_build(draft);
+    assert_false(prove_growing(draft, plan, ends, &violation));
+    assert_int_equal(violation.rule, RP_RULE_ACTIONS);
+    assert_int_equal(violation.second, forward);
+    assert_null(strstr(violation.message, "place"));
+    rp_violation_clear(&violation);
+}
