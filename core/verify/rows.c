@@ -702,7 +702,6 @@ void
 rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 session,
                    GArray *expected)
 {
-    const RpIdentity identity = rp_verifier_identity((RpTaskKind)task->kind);
     Subject at = {.verifier = verifier,
                   .plan = verifier->plan,
                   .modes = verifier->modes,
@@ -722,9 +721,13 @@ rp_verifier_expect(const RpVerifier *verifier, const RpTask *task, guint32 sessi
         add_action(at, task->backward_stage, task->backward_micro_batch, RP_TASK_BACKWARD);
     } else if (rp_task_is_compute(task)) {
         add_action(at, task->stage, task->micro_batch, at.kind);
-    } else if (identity == RP_PER_CHUNK || identity == RP_PER_SLOT) {
-        add_slot(at, session);
     } else {
+        const RpIdentity identity = rp_verifier_identity(at.kind);
+
+        if (identity == RP_PER_CHUNK || identity == RP_PER_SLOT) {
+            add_slot(at, session);
+            return;
+        }
         if (task->kind == RP_TASK_ACTIVATION_DOWNLOAD) { /* of the stage before */
             at.index = rp_verifier_stage_of(verifier, task->layer - 1, RP_FORWARD);
             at.stage = rp_plan_stage(verifier->plan, at.index);

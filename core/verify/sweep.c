@@ -176,21 +176,21 @@ static void
 check_transferred(RpVerifier *verifier, guint32 index, const RpTask *task)
 {
     const RpTaskKind kind = (RpTaskKind)task->kind;
-    const RpIdentity identity = rp_verifier_identity(kind);
     const gboolean saved = kind == RP_TASK_SAVED_DOWNLOAD || kind == RP_TASK_SAVED_UPLOAD;
     guint64 bytes;
 
+    if (!rp_task_is_transfer(task))
+        return;
+    const RpIdentity identity = rp_verifier_identity(kind);
     if (identity == RP_PER_CHUNK) {
         const RpPlanStage *stage = rp_plan_stage(verifier->plan, task->stage);
         bytes = (kind == RP_TASK_PARAMETER_UPLOAD ? &stage->parameters : &stage->gradients)
                     ->chunk_bytes[task->chunk];
-    } else if (identity == RP_PER_VALUE || identity == RP_PER_DEVICE) {
+    } else {
         const RpPlanLayer *layer = rp_plan_layer(verifier->plan, task->layer);
         bytes = identity == RP_PER_DEVICE ? layer->resident_bytes
                 : saved                   ? layer->saved_bytes
                                           : layer->input_bytes;
-    } else {
-        return;
     }
     if (task->bytes != bytes)
         fail_task(verifier, identity == RP_PER_VALUE ? RP_RULE_OPERANDS : RP_RULE_TRANSFERS, index,
