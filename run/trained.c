@@ -201,10 +201,16 @@ rp_trained_find(RpTrained *model, const char *word, const char *adapter, GError 
 }
 
 gboolean
+rp_trained_open_weights(RpTrained *model, const char *word, const char *adapter, GError **error)
+{
+    return rp_trained_find(model, word, adapter, error) && open_weights(model, error);
+}
+
+gboolean
 rp_trained_open(RpTrained *model, const char *word, const char *adapter, const char *device,
                 GError **error)
 {
-    return rp_trained_find(model, word, adapter, error) && open_weights(model, error) &&
+    return rp_trained_open_weights(model, word, adapter, error) &&
            open_device(model, device, error);
 }
 

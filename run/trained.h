@@ -40,6 +40,10 @@ gboolean rp_trained_open(RpTrained *model, const char *word, const char *adapter
 gboolean rp_trained_find(RpTrained *model, const char *word, const char *adapter,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The same with the weights, but without a device. Errors: of the files */
+gboolean rp_trained_open_weights(RpTrained *model, const char *word, const char *adapter,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* The directory that has @name: the adapters', else the model's. */
 const char *rp_trained_directory(const RpTrained *model, const char *name);
 

@@ -236,6 +236,12 @@ rp_chat_free(RpChat *chat)
     g_free(chat);
 }
 
+const char *
+rp_chat_template_source(const RpChat *chat)
+{
+    return chat->plain != NULL ? rp_template_source(chat->plain) : NULL;
+}
+
 guint64
 rp_chat_fingerprint(const RpChat *chat)
 {

@@ -57,6 +57,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpChat, rp_chat_free)
  * special tokens, the learned part, and the date if the template asks for it. */
 guint64 rp_chat_fingerprint(const RpChat *chat);
 
+/* The source of its template, of chats without tools; %NULL: there is none. */
+const char *rp_chat_template_source(const RpChat *chat);
+
 /* A part of a text to learn. */
 typedef struct {
     gsize start; /* bytes */

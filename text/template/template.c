@@ -7,6 +7,7 @@
 
 struct _RpTemplate {
     char *name;
+    char *source;
     RpArena *arena;
     RpParsed parsed;
 };
@@ -36,6 +37,7 @@ rp_template_new(const char *name, const char *source, gsize length, GError **err
         return NULL;
     }
     template->name = g_strdup(name);
+    template->source = g_strndup(source, length);
     template->arena = rp_arena_new(G_MAXSIZE, G_MAXUINT64);
     if (!rp_template_parse(template->arena, template->name, source, length, &names,
                            &template->parsed, error))
@@ -51,8 +53,15 @@ rp_template_free(RpTemplate *template)
     if (template->parsed.symbols != NULL)
         g_ptr_array_free(template->parsed.symbols, TRUE);
     rp_arena_free(template->arena);
+    g_free(template->source);
     g_free(template->name);
     g_free(template);
+}
+
+const char *
+rp_template_source(const RpTemplate *template)
+{
+    return template->source;
 }
 
 gboolean

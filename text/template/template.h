@@ -27,6 +27,8 @@ RpTemplate *rp_template_new(const char *name, const char *source, gsize length, 
 void rp_template_free(RpTemplate *template);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTemplate, rp_template_free)
 
+/* The text that it was made of. */
+const char *rp_template_source(const RpTemplate *template);
 /* Whether it has `{% generation %}` blocks. */
 gboolean rp_template_marks_generation(const RpTemplate *template);
 /* Whether it uses the variable or function @name anywhere. */

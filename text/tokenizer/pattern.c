@@ -16,6 +16,7 @@ struct _RpPattern {
     gboolean jit;
     char *literal;
     gsize literal_length;
+    char *regex; /* as it was given; %NULL: a literal */
 };
 
 struct _RpMatch {
@@ -102,6 +103,7 @@ rp_pattern_new_regex(const char *regex, char **fault)
     RpPattern *pattern = g_new0(RpPattern, 1);
 
     pattern->code = code;
+    pattern->regex = g_strdup(regex);
     pattern->jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
     return pattern;
 }
@@ -123,7 +125,14 @@ rp_pattern_free(RpPattern *pattern)
         return;
     g_clear_pointer(&pattern->code, pcre2_code_free);
     g_free(pattern->literal);
+    g_free(pattern->regex);
     g_free(pattern);
+}
+
+const char *
+rp_pattern_text(const RpPattern *pattern)
+{
+    return pattern->regex != NULL ? pattern->regex : pattern->literal;
 }
 
 RpMatch *

@@ -110,6 +110,8 @@ RpPattern *rp_pattern_new_regex(const char *regex, char **fault);
 RpPattern *rp_pattern_new_literal(const char *text);
 void rp_pattern_free(RpPattern *pattern);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpPattern, rp_pattern_free)
+/* The regular expression or the literal. */
+const char *rp_pattern_text(const RpPattern *pattern);
 RpMatch *rp_match_new(void);
 void rp_match_free(RpMatch *match);
 /* The next match from @from on. Returns: 1 found, 0 none, -1 it takes too long to find out */

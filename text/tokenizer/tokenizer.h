@@ -96,3 +96,30 @@ gboolean rp_tokenizer_is_special(const RpTokenizer *tokenizer, guint32 id);
 guint64 rp_tokenizer_template_hash(const RpTokenizer *tokenizer);
 /* -1: none is named. */
 gint64 rp_tokenizer_role(const RpTokenizer *tokenizer, RpTokenRole role);
+
+/* ---- for those who write it in other formats (traits.c) ---- */
+
+/* Whether the token is one of added_tokens. */
+gboolean rp_tokenizer_is_added(const RpTokenizer *tokenizer, guint32 id);
+
+typedef struct {
+    guint32 left, right;
+    guint32 id; /* the token that they make */
+} RpTokenMerge;
+
+/* All merges, the first one first. (transfer full) (element-type RpTokenMerge) */
+GArray *rp_tokenizer_merges(const RpTokenizer *tokenizer);
+
+typedef struct {
+    gboolean byte_level;
+    gboolean byte_fallback;
+    gboolean ignores_merges; /* for pieces that are tokens */
+    gboolean adds_prefix;    /* a space before a text */
+    gboolean changes_text;   /* more than by NFC, or by marks for spaces */
+    guint32 unk;             /* G_MAXUINT32: none */
+    char *patterns; /* (nullable): regular expressions whose matches become pieces, a line each */
+} RpTokenizerTraits;
+
+void rp_tokenizer_traits_clear(RpTokenizerTraits *traits);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTokenizerTraits, rp_tokenizer_traits_clear)
+RpTokenizerTraits rp_tokenizer_traits(const RpTokenizer *tokenizer);
