@@ -44,6 +44,8 @@ typedef struct {
     char *chrome;
     char *pytorch_csv;
     char *order;
+    char *gguf;
+    char *quantize;
     char *adapter;
     char *prompts;
     char *resume; /* "" = the last checkpoint */

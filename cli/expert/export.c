@@ -8,6 +8,9 @@
 #include "core/catalogue/lora.h"
 #include "core/formats/export.h"
 #include "core/formats/schedule-file.h"
+#include "exec/gguf/gguf.h"
+#include "run/trained.h"
+#include "text/chat/chat.h"
 
 typedef struct {
     const RpTrace *trace;
@@ -152,7 +155,127 @@ export_schedule(const RpArgs *args, const char *path, GError **error)
            (args->order == NULL || export_order(args, path, &request, profile, error));
 }
 
+/* ---- a model for llama.cpp ---- */
+
+/* A model's file has these beside the weights. */
+typedef struct {
+    RpTokenizer *tokenizer;
+    RpChat *chat;
+    RpGeneratorOptions answers; /* of tokens that end them */
+} Words;
+
+static void
+words_clear(Words *words)
+{
+    g_clear_pointer(&words->chat, rp_chat_free);
+    g_clear_pointer(&words->tokenizer, rp_tokenizer_free);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Words, words_clear)
+
+static gboolean
+open_words(const RpTrained *model, Words *words, GError **error)
+{
+    const RpChatOptions none = {0};
+    const char *directory = rp_trained_directory(model, "tokenizer.json");
+
+    words->tokenizer = rp_tokenizer_open(directory, error);
+    if (words->tokenizer == NULL || !rp_trained_ends(model, &words->answers, error))
+        return FALSE;
+    words->chat = rp_chat_open(directory, words->tokenizer, &none, error);
+    return words->chat != NULL;
+}
+
+/* Before the weights are read. */
+static gboolean
+check_gguf(const RpArgs *args, const char *word, GError **error)
+{
+    g_autofree char *weights = g_build_filename(word, "model.safetensors", NULL);
+    const RpCliFile files[] = {{"MODEL", word, RP_CLI_READ},
+                               {"MODEL", weights, RP_CLI_READ},
+                               {"--gguf", args->gguf, RP_CLI_WRITTEN}};
+
+    if (!rp_cli_check_files(files, G_N_ELEMENTS(files), error))
+        return FALSE;
+    if (args->force || !g_file_test(args->gguf, G_FILE_TEST_EXISTS))
+        return TRUE;
+    return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_EXIST,
+                   "%s: expected no file there, found one; --force replaces it", args->gguf);
+}
+
+static gboolean
+choose_type(const RpArgs *args, const RpTrained *model, RpGgufType *type, GError **error)
+{
+    const gboolean is_adapter = model->adapter != NULL;
+    const int choice =
+        args->quantize != NULL
+            ? rp_cli_choice("quantize", args->quantize, rp_gguf_type_names, error)
+            : (int)(is_adapter ? RP_GGUF_F32 : rp_gguf_type_of(rp_weights_dtype(model->weights)));
+
+    if (choice < 0)
+        return FALSE;
+    *type = (RpGgufType)choice;
+    return !is_adapter || *type < RP_GGUF_Q8_0 ||
+           rp_cli_refuse(error, "--quantize: expected f32, f16 or bf16 of adapters, found %s",
+                         args->quantize);
+}
+
+static gboolean
+export_gguf(const RpArgs *args, const char *word, RpReport *report, GError **error)
+{
+    RpProgress progress = {0};
+    RpGgufOptions options = {.progress = rp_progress_counted, .user_data = &progress};
+    g_auto(RpTrained) model = {.any_base = args->run.lora.any_base};
+    g_auto(Words) words = {0};
+
+    if (!check_gguf(args, word, error) ||
+        !rp_trained_open_weights(&model, word, args->adapter, error) ||
+        !choose_type(args, &model, &options.type, error) ||
+        (model.adapter == NULL && !open_words(&model, &words, error)))
+        return FALSE;
+    g_autofree char *whole = g_canonicalize_filename(word, NULL);
+    g_autofree char *name = g_path_get_basename(whole);
+    g_autofree char *difference = rp_gguf_difference(&model.config);
+
+    options.name = name;
+    options.tokenizer = words.tokenizer;
+    options.chat_template = words.chat != NULL ? rp_chat_template_source(words.chat) : NULL;
+    options.ends = words.answers.ends;
+    options.n_ends = words.answers.n_ends;
+    progress = rp_progress_begin("writing parameters", 0);
+    const gboolean written = rp_gguf_write(model.weights, args->gguf, &options, error);
+
+    rp_progress_clear();
+    if (!written)
+        return FALSE;
+    if (difference != NULL)
+        rp_cli_note("note", "%s", difference);
+    rp_report_text(report, "gguf", args->gguf, NULL);
+    rp_report_text(report, "type", rp_gguf_type_names[options.type], NULL);
+    rp_report_say(report, "%s: %s in %s", args->gguf,
+                  model.adapter != NULL ? "adapters" : "a model", rp_gguf_type_names[options.type]);
+    return TRUE;
+}
+
 /* ---- command ---- */
+
+/* --gguf stands alone, and some options go with it only. */
+static const char *
+find_gguf_problem(const RpArgs *args, const char *word)
+{
+    static const char *const own[] = {"quantize", "force", "adapter", "any-base"};
+    static const char *const others[] = {"profile:model", "output",      "chrome",
+                                         "csv",           "pytorch-csv", "write-schedule"};
+
+    for (gsize i = 0; args->gguf == NULL && i < G_N_ELEMENTS(own); i++)
+        if (rp_args_has(args, own[i]))
+            return "--quantize, --force, --adapter and --any-base go with --gguf FILE";
+    if (args->gguf != NULL && word == NULL)
+        return "--gguf: expected RUN or MODEL, found nothing";
+    for (gsize i = 0; args->gguf != NULL && i < G_N_ELEMENTS(others); i++)
+        if (rp_args_has(args, others[i]))
+            return "--gguf: expected nothing else to write beside it";
+    return NULL;
+}
 
 static const char *
 find_problem(const RpArgs *args, const char *path)
@@ -162,6 +285,8 @@ find_problem(const RpArgs *args, const char *path)
     gboolean schedule = args->chrome != NULL || args->csv != NULL || args->pytorch_csv != NULL ||
                         args->order != NULL || args->timed;
 
+    if (args->gguf != NULL || find_gguf_problem(args, path) != NULL)
+        return find_gguf_problem(args, path);
     if (args->model != NULL && (path != NULL || schedule))
         return "--profile: expected neither PROFILE.json nor --chrome, --csv or --pytorch-csv "
                "beside it";
@@ -178,7 +303,8 @@ find_problem(const RpArgs *args, const char *path)
             return "--output, --dtype, --accumulate, --matmul, --lora-rank, --lora-targets, --base "
                    "and --devices go with --profile MODEL";
     if (path == NULL)
-        return "something is missing: expected PROFILE.json or --profile MODEL; see --help";
+        return "something is missing: expected PROFILE.json, --profile MODEL or --gguf FILE; see "
+               "--help";
     if (args->chrome == NULL && args->csv == NULL && args->pytorch_csv == NULL &&
         args->order == NULL)
         return "nothing to write: expected --chrome, --csv, --pytorch-csv or --write-schedule";
@@ -194,11 +320,17 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 
     if (problem != NULL)
         return rp_cli_refuse(error, "%s", problem);
+    if (args->gguf != NULL)
+        return export_gguf(args, words[0], report, error);
     return args->model != NULL ? export_profile(args, error)
                                : export_schedule(args, words[0], error);
 }
 
 static const RpUse uses[] = {
+    {"gguf quantize"},
+    {"force", "with --gguf: replace a file that is there"},
+    {"adapter", "with --gguf: adapters of MODEL, which are written alone"},
+    {"any-base", "with --gguf: "},
     {"profile:model sequences tokens:sequence lora-rank lora-targets base"},
     {"dtype", "with --profile: bf16 (default) or fp16", "NAME"},
     {"matmul"},
@@ -217,14 +349,17 @@ static const RpArgs defaults = {.sequences = RP_CLI_SEQUENCES,
 
 const RpCommand rp_command_export = {
     .name = "export",
-    .summary = "write a profile, a trace or a schedule for other tools",
+    .summary = "write a model for llama.cpp, or a profile, a trace or a schedule for other tools",
     .expert = TRUE,
-    .words = "[PROFILE.json]",
-    .help = "Writes a profile from the catalogue, or a simulated schedule for other tools.\n\n"
-            "Examples:\n"
-            "  roundpipe export --profile qwen3-8b --gpu rtx4090 -o qwen3-8b.json\n"
-            "  roundpipe export profiles/rtx4090/qwen3-1.7b.json --schedule 1f1b \\\n"
-            "    --gpus 8 --micro-batches 16 --chrome trace.json --pytorch-csv -",
+    .words = "[RUN|MODEL|PROFILE.json]",
+    .help =
+        "Writes a model for llama.cpp, a profile from the catalogue, or a simulated schedule for\n"
+        "other tools.\n\n"
+        "Examples:\n"
+        "  roundpipe export run --gguf model.gguf --quantize q8_0\n"
+        "  roundpipe export --profile qwen3-8b --gpu rtx4090 -o qwen3-8b.json\n"
+        "  roundpipe export profiles/rtx4090/qwen3-1.7b.json --schedule 1f1b \\\n"
+        "    --gpus 8 --micro-batches 16 --chrome trace.json --pytorch-csv -",
     .requests = RP_REQUEST,
     .uses = uses,
     .defaults = &defaults,
