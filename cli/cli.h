@@ -199,8 +199,8 @@ gboolean rp_cli_write_trace(const char *path, const RpTrace *trace, const RpPlan
 gboolean rp_cli_write_tasks(const char *path, const RpTrace *trace,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* A directory of the shipped profiles, as "rtx4090", or (%NULL) the one above them: in the source
- * tree as long as that exists, else where `meson install` puts them. (transfer full) */
+/* A directory of the shipped profiles, as "rtx4090", or (%NULL) the one above them. It is searched where an
+ * installation has it, seen from the program; in the source tree; where `meson install` puts it. (transfer full) */
 char *rp_cli_shipped_profiles(const char *part);
 
 /* ---- profiles by name (cli/profile-name.c) ---- */

@@ -1,9 +1,11 @@
 /* A timing file by its path, or by the name of a model: shipped, or made by the cost model. */
 #include "cli/network.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/config.h"
+#include "core/base/file.h"
 #include "core/catalogue/cost/cost-model.h"
 #include "core/catalogue/lora.h"
 #include "core/profile/cards.h"
@@ -16,10 +18,16 @@
 char *
 rp_cli_shipped_profiles(const char *part)
 {
-    gboolean source = g_file_test(RP_SOURCE_PROFILES_DIR, G_FILE_TEST_IS_DIR);
+    g_autofree char *here = rp_file_own_directory();
+    g_autofree char *beside = g_build_filename(here, "..", RP_PROFILES_BELOW_PREFIX, NULL);
+    g_autofree char *moved = realpath(beside, NULL);
+    const char *const places[] = {moved, RP_SOURCE_PROFILES_DIR, RP_INSTALLED_PROFILES_DIR};
+    guint i = 0;
 
-    return g_build_filename(source ? RP_SOURCE_PROFILES_DIR : RP_INSTALLED_PROFILES_DIR, part,
-                            NULL);
+    while (i + 1 < G_N_ELEMENTS(places) &&
+           (places[i] == NULL || !g_file_test(places[i], G_FILE_TEST_IS_DIR)))
+        i++;
+    return g_build_filename(places[i], part, NULL);
 }
 
 /* Whether @word can only be the path of a file. */

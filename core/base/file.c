@@ -1,8 +1,10 @@
 #include "core/base/file.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/file.h>
@@ -240,4 +242,42 @@ rp_file_is_same_place(const char *a, const char *b)
 
     return rp_file_is_same(a, b) || strcmp(whole_a, whole_b) == 0 ||
            (strcmp(name_a, name_b) == 0 && rp_file_is_same(directory_a, directory_b));
+}
+
+char *
+rp_file_own_directory(void)
+{
+    static const char here;
+    Dl_info info;
+    struct link_map *map = NULL;
+
+    /* The dynamic linker knows the program by an empty name. */
+    if (dladdr1(&here, &info, (void **)(void *)&map, RTLD_DL_LINKMAP) != 0 && map != NULL &&
+        *map->l_name != '\0')
+        return g_path_get_dirname(map->l_name);
+    g_autofree char *program = g_file_read_link("/proc/self/exe", NULL);
+
+    return g_path_get_dirname(program != NULL ? program : ".");
+}
+
+char *
+rp_file_find_module(const char *folder, const char *file)
+{
+    g_autofree char *here = rp_file_own_directory();
+    char *const places[] = {
+        g_build_filename(here, "..", folder, file, NULL),
+        g_build_filename(here, "..", "..", folder, file, NULL),
+        g_build_filename(here, file, NULL),
+        g_build_filename(here, "roundpipe", file, NULL),
+        g_build_filename(here, "..", RP_LIBDIR, "roundpipe", file, NULL),
+        g_build_filename(RP_MODULE_DIR, file, NULL),
+    };
+    char *found = NULL;
+
+    for (guint i = 0; i < G_N_ELEMENTS(places); i++)
+        if (found == NULL && g_file_test(places[i], G_FILE_TEST_IS_REGULAR))
+            found = places[i];
+        else
+            g_free(places[i]);
+    return found;
 }

@@ -1,5 +1,6 @@
 /**
- * Files of others: opened, mapped and read so that none blocks, and none takes more than it may.
+ * Files of others: opened, mapped and read so that none blocks, and none takes more than it may; and found,
+ * if they are our own.
  */
 #pragma once
 
@@ -72,3 +73,34 @@ void rp_file_remove_leftovers(const char *path);
 gboolean rp_file_is_same(const char *a, const char *b);
 /* Whether both are one file, or would be when they are written. */
 gboolean rp_file_is_same_place(const char *a, const char *b);
+
+/*
+ * Files that are installed with the program or the library, wherever both were copied to.
+ */
+
+/**
+ * rp_file_own_directory:
+ *
+ * The directory of the program or, if this code is a shared library's, the directory of that
+ * library: another program may have loaded it.
+ *
+ * Returns: (transfer full)
+ */
+char *rp_file_own_directory(void);
+
+/**
+ * rp_file_find_module:
+ * @folder: the folder of the build that makes it, such as "exec/cuda"
+ * @file: its name
+ *
+ * Looks for a module in this order; HERE is rp_file_own_directory():
+ *
+ *   HERE/../FOLDER, HERE/../../FOLDER   a build folder, wherever it was copied to
+ *   HERE                                beside the program
+ *   HERE/roundpipe                      installed beside the library
+ *   HERE/../LIBDIR/roundpipe            installed, under any prefix
+ *   PREFIX/LIBDIR/roundpipe             installed
+ *
+ * Returns: (transfer full) (nullable): its path
+ */
+char *rp_file_find_module(const char *folder, const char *file);

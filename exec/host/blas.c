@@ -1,4 +1,4 @@
-/* Finds OpenBLAS: where the dynamic linker looks, then where it was at build time. */
+/* Finds OpenBLAS: among this program's modules, where the dynamic linker looks, then where it was at build time. */
 #include "exec/host/blas.h"
 
 #include <dlfcn.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/base/file.h"
 #include "exec/host/kernels.h"
 
 #define LIBRARY "libopenblas.so.0"
@@ -28,9 +29,13 @@ find(void *library, const char *name, gpointer function)
 static void *
 open_file(void)
 {
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    g_autofree char *own = rp_file_find_module("exec/host", LIBRARY);
+    const char *const places[] = {own, LIBRARY, RP_OPENBLAS_PATH};
+    void *library = NULL;
 
-    return library != NULL ? library : dlopen(RP_OPENBLAS_PATH, RTLD_NOW | RTLD_LOCAL);
+    for (guint i = 0; library == NULL && i < G_N_ELEMENTS(places); i++)
+        library = places[i] != NULL ? dlopen(places[i], RTLD_NOW | RTLD_LOCAL) : NULL;
+    return library;
 }
 
 /* The fastest of OpenBLAS's kernels that this processor has the instructions for. (nullable) */

@@ -1,40 +1,15 @@
-/* Finds MPI's module. Looked for in this order:
- *
- *   EXE/../exec/servers, EXE/../../exec/servers   a build folder, wherever it was copied to
- *   EXE                                           beside the program
- *   EXE/../LIBDIR/roundpipe, PREFIX/LIBDIR/roundpipe   installed
- */
+/* Finds MPI's module. */
 #include <dlfcn.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "exec/servers/transport.h"
-
-/* (transfer full) (nullable) */
-static char *
-find_module(void)
-{
-    static const char *const places[] = {"../exec/servers", "../../exec/servers", "",
-                                         "../" RP_LIBDIR "/roundpipe"};
-    g_autofree char *program = g_file_read_link("/proc/self/exe", NULL);
-    g_autofree char *directory = g_path_get_dirname(program != NULL ? program : ".");
-
-    for (gsize i = 0; i <= G_N_ELEMENTS(places); i++) {
-        char *path = i < G_N_ELEMENTS(places)
-                         ? g_build_filename(directory, places[i], RP_MPI_MODULE_FILE, NULL)
-                         : g_build_filename(RP_MODULE_DIR, RP_MPI_MODULE_FILE, NULL);
-
-        if (g_file_test(path, G_FILE_TEST_IS_REGULAR))
-            return path;
-        g_free(path);
-    }
-    return NULL;
-}
 
 /* Its symbols become everybody's: MPI loads parts of its own that look for them. */
 const RpTransportOps *
 rp_transport_mpi(GError **error)
 {
-    g_autofree char *path = find_module();
+    g_autofree char *path = rp_file_find_module("exec/servers", RP_MPI_MODULE_FILE);
     void *library = path != NULL ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
     void *symbol = library != NULL ? dlsym(library, RP_MPI_MODULE_SYMBOL) : NULL;
     const RpTransportOps *(*table)(void);

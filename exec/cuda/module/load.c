@@ -1,13 +1,8 @@
-/* Finds the module, and forwards calls to it. Looked for in this order:
- *
- *   EXE/../exec/cuda, EXE/../../exec/cuda   a build folder, wherever it was copied to
- *   EXE                                     beside the program
- *   EXE/../LIBDIR/roundpipe                 installed, under any prefix
- *   PREFIX/LIBDIR/roundpipe                 installed
- */
+/* Finds the module, and forwards calls to it. */
 #include <dlfcn.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "exec/cuda/module/module.h"
 #include "exec/device/error.h"
 #include "exec/kernels/kernels.h"
@@ -19,28 +14,6 @@ typedef struct {
     const RpCudaModule *module;
     char *problem; /* why there is none */
 } Loaded;
-
-/* (transfer full) (nullable) */
-static char *
-find_module(const char *program)
-{
-    static const char *const places[] = {"../exec/cuda", "../../exec/cuda", "",
-                                         "../" RP_LIBDIR "/roundpipe"};
-
-    for (gsize i = 0; i < G_N_ELEMENTS(places); i++) {
-        char *path = g_build_filename(program, places[i], RP_CUDA_MODULE_FILE, NULL);
-
-        if (g_file_test(path, G_FILE_TEST_IS_REGULAR))
-            return path;
-        g_free(path);
-    }
-    char *installed = g_build_filename(RP_MODULE_DIR, RP_CUDA_MODULE_FILE, NULL);
-
-    if (g_file_test(installed, G_FILE_TEST_IS_REGULAR))
-        return installed;
-    g_free(installed);
-    return NULL;
-}
 
 /* Its symbols become everybody's: a library that was loaded before CUDA's finds theirs then. */
 static void
@@ -75,9 +48,8 @@ load(void)
 
     if (!g_once_init_enter(&ready))
         return &loaded;
-    g_autofree char *program = g_file_read_link("/proc/self/exe", NULL);
-    g_autofree char *directory = g_path_get_dirname(program != NULL ? program : ".");
-    g_autofree char *path = find_module(directory);
+    g_autofree char *directory = rp_file_own_directory();
+    g_autofree char *path = rp_file_find_module("exec/cuda", RP_CUDA_MODULE_FILE);
 
     if (path != NULL)
         open_module(&loaded, path);
