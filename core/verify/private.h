@@ -288,7 +288,24 @@ rp_verifier_index(const RpVerifier *verifier, RpTaskId id)
 }
 
 /* The place of a task that is old; %NULL: nothing is known of it. */
-const RpTaskPlace *rp_verifier_old_place(const RpVerifier *verifier, RpTaskId id);
+static inline const RpTaskPlace *
+rp_verifier_old_place(const RpVerifier *verifier, RpTaskId id)
+{
+    guint low = 0, high = verifier->old != NULL ? verifier->old->len : 0;
+
+    while (low < high) {
+        const guint half = (low + high) / 2;
+        const RpOldTask *old = &g_array_index(verifier->old, RpOldTask, half);
+
+        if (old->id == id)
+            return &old->place;
+        if (old->id < id)
+            low = half + 1;
+        else
+            high = half;
+    }
+    return NULL;
+}
 
 /* The same of any task that was appended. */
 static inline const RpTaskPlace *

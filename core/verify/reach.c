@@ -163,25 +163,6 @@ copy_row(RpVerifier *verifier, guint32 row, guint32 *copy)
     return TRUE;
 }
 
-const RpTaskPlace *
-rp_verifier_old_place(const RpVerifier *verifier, RpTaskId id)
-{
-    guint low = 0, high = verifier->old != NULL ? verifier->old->len : 0;
-
-    while (low < high) {
-        const guint half = (low + high) / 2;
-        const RpOldTask *old = &g_array_index(verifier->old, RpOldTask, half);
-
-        if (old->id == id)
-            return &old->place;
-        if (old->id < id)
-            low = half + 1;
-        else
-            high = half;
-    }
-    return NULL;
-}
-
 /* The maximum of clock @base and the dependencies of @phase, with all that has ended before these; a new row
  * only if they add something. To wait for a task of which nothing is known proves nothing. */
 static gboolean

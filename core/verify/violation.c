@@ -1,9 +1,52 @@
 /*
- * Shared by all steps: reporting a violation, and the parts of an action.
+ * Shared by all steps: names of values, reporting a violation, and the parts of an action.
  */
 #include "core/verify/private.h"
 
 #include "core/schedules/schedule.h"
+
+/* RP_VALUE_..., RP_OF_..., RP_BY_... or RP_ONLY, RP_RULE_... */
+#define VALUE(kind, of, by, rule, name, race)                                                      \
+    [RP_VALUE_##kind] = {RP_OF_##of, RP_##by, RP_RULE_##rule, name, race}
+const RpValueInfo rp_values[RP_N_VALUES] = {
+    VALUE(NONE, LAYER, ONLY, BUFFERS, "scratch", NULL),
+    VALUE(UNKNOWN, LAYER, ONLY, BUFFERS, "something", NULL),
+    VALUE(INITIAL, LAYER, ONLY, BUFFERS, "nothing", NULL),
+    VALUE(OUTPUT, STAGE, BY_MICRO_BATCH, ACTIONS, "the forward's output", NULL),
+    VALUE(OUTPUT_GRADIENT, LAYER, BY_MICRO_BATCH, ACTIONS, "the backward's output", NULL),
+    VALUE(INPUT, LAYER, BY_MICRO_BATCH, ACTIONS, "the action's input", NULL),
+    VALUE(INPUT_GRADIENT, END, BY_MICRO_BATCH, ACTIONS, "the backward's gradient", NULL),
+    VALUE(SAVED, LAYER, BY_MICRO_BATCH, ACTIONS, "what the layer saves", NULL),
+    VALUE(KEPT_FORWARD, STAGE, BY_MICRO_BATCH, ACTIONS, "what the forward keeps", NULL),
+    VALUE(KEPT_BACKWARD, STAGE, BY_MICRO_BATCH, ACTIONS, "what W needs of its I", NULL),
+    VALUE(WORKSPACE, STAGE, BY_MICRO_BATCH, ACTIONS, "what the action's piece before has left",
+          NULL),
+    VALUE(PACKED, STAGE, BY_ROUND, TRANSFERS, "a chunk of the packed parameters", NULL),
+    VALUE(PARAMETERS, STAGE, BY_ROUND, TRANSFERS, "a chunk of the parameters", NULL),
+    VALUE(LAYER, LAYER, BY_ROUND, TRANSFERS, "the layer's chunk of the parameters", NULL),
+    VALUE(RESIDENT, LAYER, ONLY, TRANSFERS, "what stays of the layer", NULL),
+    VALUE(SUM, STAGE, BY_ROUND, TRANSFERS, "the sum of the gradients so far", NULL),
+    VALUE(LEAVING, STAGE, BY_ROUND, TRANSFERS, "the slot's gradient", NULL),
+    VALUE(LAYER_LEAVING, LAYER, BY_ROUND, TRANSFERS, "the layer's gradient", NULL),
+    VALUE(STAGED, STAGE, BY_ROUND, TRANSFERS, "the gradient of a round", NULL),
+    VALUE(GRADIENTS, LAYER, BY_ITEM, INCOMPLETE_GRADIENTS, "the layer's gradient",
+          "the gradients may be read before they have arrived"),
+    VALUE(COPIED, LAYER, ONLY, OPTIMIZER_ORDER, "the copied gradient",
+          "the step may start before its gradients have been copied"),
+    VALUE(REDUCED, LAYER, ONLY, INCOMPLETE_GRADIENTS, "the sum of all servers' gradients",
+          "the gradients may be read before they have been reduced"),
+    VALUE(SQUARES, ITERATION, ONLY, DECISION, "what servers agree on", NULL),
+    VALUE(DECISION_PART, ITERATION, ONLY, DECISION, "every layer's part of the decision", NULL),
+    VALUE(OWN_DECISION, ITERATION, ONLY, DECISION, "this server's decision", NULL),
+    VALUE(DECISION, ITERATION, ONLY, DECISION, "the decision that is for it", NULL),
+    VALUE(EARLY_WEIGHTS, LAYER, ONLY, OPTIMIZER_ORDER, "the early step's weights", NULL),
+    VALUE(WEIGHT_SHARE, LAYER, ONLY, TORN_WEIGHTS, "this server's share of the new weights",
+          "the weights may be gathered before they are written"),
+    VALUE(WEIGHTS, LAYER, ONLY, TORN_WEIGHTS, "the version of the weights",
+          "the weights may be uploaded before they are written"),
+    VALUE(HALF_STATE, LAYER, ONLY, OPTIMIZER_ORDER, "the optimizer's state", NULL),
+    VALUE(STATE, LAYER, ONLY, OPTIMIZER_ORDER, "the optimizer's state", NULL),
+};
 
 static const struct {
     const char *name;
