@@ -381,7 +381,7 @@ open_files(const RpSamplesSource *source, char *const *files, gboolean weighed,
         g_autofree char *shown = rp_display_name(files[0]);
 
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                    "%s: expected a .jsonl or .json file; %s", shown, hint);
+                    "%s: expected a .jsonl, .json or .csv file; %s", shown, hint);
         return NULL;
     }
     if (one && !rp_records_can_read(files[0]))
