@@ -139,6 +139,8 @@ static const RpOption options[] = {
      "FILE.json"},
     {"chrome", 0, FILE_(chrome), "write the trace for ui.perfetto.dev or chrome://tracing",
      "FILE.json"},
+    {"kinds", 0, FILE_(kinds),
+     "lines PATTERN KIND: which kernels compute, collective, copy, or ignore", "FILE"},
     {"csv", 0, FILE_(csv), "write a line for each task", "FILE.csv"},
     {"pytorch-csv", 0, FILE_(pytorch_csv), "write the order of actions as a PyTorch pipeline CSV",
      "FILE.csv"},

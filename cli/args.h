@@ -36,6 +36,7 @@ typedef struct {
     char *output;
     char *profile;
     char *trace;
+    char *kinds;
     char *csv;
     char *picture;
     char *memory_picture;

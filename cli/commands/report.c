@@ -699,6 +699,8 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
         return FALSE;
     if (args->late)
         return rp_cli_late(args, words, report, error);
+    if (rp_cli_are_recordings(args, words))
+        return rp_cli_recordings(args, words, report, error);
     if (!check_files(words, output, error) || !read_sources(&sources, words, args->range, error))
         return FALSE;
     g_autofree char *html = make_page(&sources, words, args, output);
@@ -719,6 +721,7 @@ static const RpUse uses[] = {
      "show iterations A to B - 1 (default: the steady state of a run that is only planned, else "
      "all; with --late those that both have)"},
     {"late scale:auto top"},
+    {"kinds"},
     {"picture", "with --late: draw both timelines, device by device (.png, .svg, .pdf or .tex)"},
     {RP_USE_PICTURE},
     {0},
@@ -734,11 +737,13 @@ const RpCommand rp_command_report = {
         "Writes one HTML file of a run that any browser shows, without network. FILE is an output\n"
         "directory of roundpipe train, a run file, or a trace; a predicted and a measured trace\n"
         "stand above each other. With --late it lists the tasks of two traces that differ most.\n"
-        "Traces are written by simulate, replay and train with --trace.\n\n"
+        "Traces are written by simulate, replay and train with --trace. Of recordings by\n"
+        "torch.profiler, a .json or .json.gz a rank, it prints how busy each device is.\n\n"
         "Example:\n"
         "  roundpipe report runs/first -o first.html\n"
         "  roundpipe report predicted.json measured.json\n"
-        "  roundpipe report --late predicted.json measured.json",
+        "  roundpipe report --late predicted.json measured.json\n"
+        "  roundpipe report rank0.json.gz rank1.json.gz",
     .uses = uses,
     .defaults = &defaults,
     .run = run,

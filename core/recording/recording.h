@@ -1,0 +1,176 @@
+/**
+ * Recordings: the work of GPUs in a training by any program, as a profiler of others wrote it down.
+ *
+ *   rp_kineto_parse()       a file of torch.profiler: spans of each device, and its steps
+ *   rp_recordings_join()    files of several ranks: onto one clock
+ *   rp_recorded_window()    which part of them is looked at
+ *   rp_recorded_figures()   how busy a device is there, and why it is not
+ *
+ * A recording knows kernels, but neither stages nor micro-batches: it is no RpTrace.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RP_RECORDING_ERROR (rp_recording_error_quark())
+GQuark rp_recording_error_quark(void);
+
+typedef enum {
+    RP_RECORDING_ERROR_FILE,  /* a file that is cut, wrong or has no work of a GPU */
+    RP_RECORDING_ERROR_CLOCK, /* files that do not belong together */
+    RP_RECORDING_ERROR_STEPS, /* steps that no file has */
+    RP_RECORDING_ERROR_KINDS  /* a line of a file of patterns */
+} RpRecordingError;
+
+/* ---- kinds of work ---- */
+
+typedef enum {
+    RP_WORK_COMPUTE,
+    RP_WORK_COLLECTIVE, /* also sends and receives between ranks */
+    RP_WORK_COPY,
+    RP_N_WORK_KINDS /* left out: "ignore" */
+} RpWorkKind;
+
+/* "compute", "collective", "copy", "ignore" */
+const char *rp_work_kind_name(RpWorkKind kind);
+
+typedef struct _RpWorkPatterns RpWorkPatterns;
+
+/* Has the rows of the table in kinds.c. */
+RpWorkPatterns *rp_work_patterns_new(void);
+void rp_work_patterns_free(RpWorkPatterns *patterns);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpWorkPatterns, rp_work_patterns_free)
+
+/**
+ * rp_work_patterns_add:
+ * @name: file name for messages
+ * @text: lines `PATTERN KIND`; `*` stands for any text, `?` for one character; `#` begins a comment
+ *
+ * Adds rows that come before those that are there. The first line that matches decides.
+ *
+ * Errors: RP_RECORDING_ERROR_KINDS with file and line
+ */
+gboolean rp_work_patterns_add(RpWorkPatterns *patterns, const char *name, const char *text,
+                              gsize length, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* @other: the kind of a name that no pattern matches. */
+RpWorkKind rp_work_patterns_match(const RpWorkPatterns *patterns, const char *name,
+                                  RpWorkKind other);
+
+/* ---- files ---- */
+
+typedef struct {
+    gint64 start_ns;
+    gint64 end_ns;
+    RpWorkKind kind;
+} RpWorkSpan;
+
+typedef struct {
+    guint64 number;
+    gint64 start_ns;
+    gint64 end_ns;
+} RpRecordedStep;
+
+typedef struct {
+    guint64 number; /* in its process */
+    GArray *spans;  /* (element-type RpWorkSpan): in the order of the file */
+} RpRecordedDevice;
+
+/* One file. Times are from its first event, until it is joined. */
+typedef struct {
+    char *file;           /* display name */
+    gint64 origin_ns;     /* of the times; since 1970 if has_clock */
+    gboolean has_clock;   /* the file says when its clock began */
+    gboolean has_rank;    /* the file says its rank */
+    guint64 rank;         /* of its process */
+    GArray *devices;      /* (element-type RpRecordedDevice): by number */
+    GArray *steps;        /* (element-type RpRecordedStep): on the host, by number */
+    GArray *device_steps; /* the same on devices: from its first work to its last */
+} RpRecording;
+
+void rp_recording_free(RpRecording *recording);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRecording, rp_recording_free)
+
+/* Whether @text begins as a file of torch.profiler does. */
+gboolean rp_kineto_is(const char *text, gsize length);
+
+/**
+ * rp_kineto_parse:
+ * @name: file name for messages
+ * @text: @length bytes
+ *
+ * Reads the JSON of torch.profiler (Kineto): of its events kernels, copies and fills of memory on
+ * devices, and the steps of the profiler. All others are passed over.
+ *
+ * Errors: RP_RECORDING_ERROR_FILE, with file, line, column, key, the expected and the found value
+ */
+RpRecording *rp_kineto_parse(const char *name, const char *text, gsize length,
+                             const RpWorkPatterns *patterns,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- several files ---- */
+
+typedef enum {
+    RP_CLOCK_OWN,    /* of the only file */
+    RP_CLOCK_COMMON, /* that all files name */
+    RP_CLOCK_STEP    /* the first step that all files have begins at once */
+} RpRecordedClock;
+
+/**
+ * rp_recordings_join:
+ * @recordings: (element-type RpRecording): one or more; their times are shifted
+ * @step: (out): the step of RP_CLOCK_STEP
+ *
+ * Errors: RP_RECORDING_ERROR_CLOCK if two are of one rank, if their clocks contradict each other,
+ *   or if there is nothing to join them by
+ */
+gboolean rp_recordings_join(GPtrArray *recordings, RpRecordedClock *clock, guint64 *step,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+typedef struct {
+    gint64 start_ns;
+    gint64 end_ns;
+} RpRecordedWindow;
+
+/**
+ * rp_recorded_window:
+ * @recordings: joined
+ * @first: steps @first to @end - 1; both 0: all that is recorded
+ *
+ * From the start of the first work on any device to the end of the last; of steps from the earliest
+ * start to the latest end of any file, on its devices if it says so, else on its host.
+ *
+ * Errors: RP_RECORDING_ERROR_STEPS; RP_RECORDING_ERROR_FILE if the work takes no time
+ */
+gboolean rp_recorded_window(const GPtrArray *recordings, guint64 first, guint64 end,
+                            RpRecordedWindow *window, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * Time of one device in a window, or of several added. Each moment counts once:
+ *
+ *   window = busy + only collectives + only copies + both + idle at the start, between, at the end
+ *
+ *   compute     |    ####  ####      |   busy 8
+ *   collective  |      ####  ##      |   total 6, exposed 2 (all but the 4 beside compute)
+ *   copy        |  ####              |   total 4, exposed 2
+ *   idle        |##            ######|   start 2, end 6
+ *
+ * The bubble ratio is 1 - busy / window (docs/metrics.md), so all but busy are its parts.
+ */
+typedef struct {
+    gint64 window_ns;
+    gint64 busy_ns;                   /* some compute runs */
+    gint64 total_ns[RP_N_WORK_KINDS]; /* some work of the kind runs */
+    gint64 only_collectives_ns;       /* exposed: nothing else runs */
+    gint64 only_copies_ns;            /* exposed: nothing else runs */
+    gint64 both_ns;                   /* collectives and copies run, no compute */
+    gint64 idle_start_ns;             /* before anything has run */
+    gint64 idle_between_ns;
+    gint64 idle_end_ns; /* after everything has run */
+    guint64 events;     /* that the window has a part of */
+} RpRecordedFigures;
+
+RpRecordedFigures rp_recorded_figures(const RpRecordedDevice *device,
+                                      const RpRecordedWindow *window);
+void rp_recorded_figures_add(RpRecordedFigures *sum, const RpRecordedFigures *figures);
+/* @part_ns of the window, as a share. */
+double rp_recorded_share(const RpRecordedFigures *figures, gint64 part_ns);
