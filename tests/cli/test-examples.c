@@ -302,9 +302,10 @@ RP_TEST(the_fine_tuning_trains_saves_and_goes_on)
 
     if (first.code != 0 || rest.code != 0)
         fail_msg("exit codes %d and %d: %s%s", first.code, rest.code, first.err, rest.err);
-    assert_string_equal(list.out, "checkpoint-2\ncheckpoint-3\nconfig.json\nmanifest.json\n"
-                                  "model.safetensors\nnext.safetensors\noptimizer.safetensors\n"
-                                  "tokenizer.json\ntokenizer_config.json\ntrainer_state.json\n3\n");
+    assert_string_equal(list.out,
+                        "checkpoint-2\ncheckpoint-3\nREADME.md\nconfig.json\nmanifest.json\n"
+                        "model.safetensors\nnext.safetensors\noptimizer.safetensors\n"
+                        "tokenizer.json\ntokenizer_config.json\ntrainer_state.json\n3\n");
 }
 
 #define TINY "@R/examples/fine-tune/tiny/"
