@@ -47,8 +47,8 @@ read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
-/* @base as it is, or in the hub's cache; else from a folder above the adapters on, as where a run was begun; or there by its last
- * part, as where model and run were moved together. (transfer full) */
+/* @base as it is, or in the hub's cache; else from a folder above the adapters on, as where a run was begun; or there
+ * by its last part, as where model and run were moved together. (transfer full) */
 static char *
 find_base(const char *base, const char *adapter)
 {

@@ -189,7 +189,8 @@ open_words(const RpTrained *model, Words *words, GError **error)
 static gboolean
 check_gguf(const RpArgs *args, const char *word, GError **error)
 {
-    g_autofree char *weights = g_build_filename(word, "model.safetensors", NULL);
+    g_autofree char *model = rp_model_path(word);
+    g_autofree char *weights = g_build_filename(model, "model.safetensors", NULL);
     const RpCliFile files[] = {{"MODEL", word, RP_CLI_READ},
                                {"MODEL", weights, RP_CLI_READ},
                                {"--gguf", args->gguf, RP_CLI_WRITTEN}};

@@ -63,7 +63,7 @@ typedef struct {
  */
 const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Whether @word may name a model of Hugging Face's hub: "Qwen/Qwen3-8B". */
+/* Whether @word may name a model of Hugging Face's hub: "Qwen/Qwen3-8B", if nothing here is called so. */
 gboolean rp_model_is_hub_name(const char *word);
 /* The folder of its cache for the model @name: in HF_HUB_CACHE, HF_HOME/hub, or the user's cache. (transfer full) */
 char *rp_model_hub_directory(const char *name);

@@ -33,7 +33,7 @@ rp_model_is_hub_name(const char *word)
 
     return slash != NULL && is_part(word, (gsize)(slash - word)) &&
            is_part(slash + 1, strlen(slash + 1)) && !g_str_has_suffix(word, ".json") &&
-           !g_str_has_suffix(word, ".safetensors");
+           !g_str_has_suffix(word, ".safetensors") && !g_file_test(word, G_FILE_TEST_EXISTS);
 }
 
 /* (transfer full) */
@@ -88,7 +88,7 @@ rp_model_path(const char *word)
 
     if (g_str_has_prefix(name, "models--"))
         repository = g_strdup(word);
-    else if (rp_model_is_hub_name(word) && !g_file_test(word, G_FILE_TEST_EXISTS))
+    else if (rp_model_is_hub_name(word))
         repository = rp_model_hub_directory(word);
     char *snapshot = repository != NULL ? find_snapshot(repository) : NULL;
 

@@ -517,8 +517,7 @@ rp_adapter_config_save(const RpWeights *weights, const char *base, const char *d
                        GError **error)
 {
     g_autofree char *path = g_build_filename(directory, RP_ADAPTER_CONFIG, NULL);
-    const gboolean hub =
-        base != NULL && rp_model_is_hub_name(base) && !g_file_test(base, G_FILE_TEST_EXISTS);
+    const gboolean hub = base != NULL && rp_model_is_hub_name(base);
     g_autofree char *absolute =
         base != NULL && !hub ? g_canonicalize_filename(base, NULL) : g_strdup(hub ? base : "");
     g_autofree char *text = rp_adapter_config_text(weights, absolute);

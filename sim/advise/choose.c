@@ -240,10 +240,10 @@ explore_together(Together *together, GError **error)
     GPtrArray *finalists = together->finalists;
     const guint known = finalists->len;
 
-    for (guint i = 0; i < together->n; i++)
+    for (guint i = 0; i < together->n; i++) {
         together->own[i] = g_ptr_array_copy(finalists, NULL, NULL);
-    for (guint i = 0; i < together->n; i++)
         g_ptr_array_set_free_func(together->own[i], NULL);
+    }
     const gboolean explored = rp_run_pieces(together->n, explore_piece, together, error);
 
     for (guint i = 0; i < together->n; i++) {
