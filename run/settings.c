@@ -254,6 +254,8 @@ static const RpSetting settings[] = {
     {"neftune_alpha", .expert = TRUE, NUMBER(neftune_alpha, 0, 1000), .initial = "0",
      .others = "neftune_noise_alpha",
      .help = "NEFTune: noise of alpha / sqrt(tokens x hidden size) on embeddings while training"},
+    {"loss", .expert = TRUE, TEXT(loss), .unset = "cross_entropy",
+     .help = "the loss: cross_entropy, or the name of one that a program adds (library.md)"},
     {"label_smoothing", .expert = TRUE, NUMBER(label_smoothing, 0, 1), .below = TRUE,
      .initial = "0", .others = "label_smoothing_factor",
      .help = "share of each target that is spread evenly over the vocabulary while training"},

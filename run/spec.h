@@ -167,6 +167,7 @@ typedef struct {
     int tensorboard;
     char *freeze; /* names, as a list */
     double neftune_alpha;
+    char *loss; /* its name; %NULL: cross entropy, or a program's architecture's own */
     double label_smoothing;
     double router_aux_loss; /* < 0: the model's */
     RpRunOptimizer optimizer;

@@ -5,9 +5,10 @@
  */
 #include <string.h>
 
+#include "core/catalogue/custom.h"
 #include "core/catalogue/lora.h"
 
-const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES] = {
+const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1] = {
     [RP_ARCHITECTURE_QWEN3] = {.hf_name = "Qwen3ForCausalLM",
                                .model_type = "qwen3",
                                .runs = TRUE,
@@ -79,6 +80,9 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES] = {
                                  .theta = 150000,
                                  .rms_norm_eps = 1e-5,
                                  .attention_bias = TRUE},
+    [RP_ARCHITECTURE_CUSTOM] = {.hf_name = "a program's own architecture",
+                                .model_type = "custom",
+                                .runs = TRUE},
 };
 
 const char *
@@ -426,6 +430,10 @@ rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora, GStr
     const Tensor *rows[G_N_ELEMENTS(tensors)];
     guint n_rows = 0;
 
+    if (model->custom != NULL) {
+        rp_custom_add_weights(model, layer, names, weights);
+        return;
+    }
     for (gsize i = 0; i < G_N_ELEMENTS(tensors); i++)
         if (tensors[i].layer == kind && (tensors[i].when & ~holds) == 0)
             rows[n_rows++] = &tensors[i];

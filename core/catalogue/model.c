@@ -1,5 +1,5 @@
 /* Layers of a model: kinds, classes, and attention of blocks. */
-#include "core/catalogue/model.h"
+#include "core/catalogue/custom.h"
 
 guint
 rp_model_n_layers(const RpModel *model)
@@ -46,6 +46,8 @@ rp_model_layer_class(const RpModel *model, guint layer)
 
     if (rp_model_layer_kind(model, layer) != RP_LAYER_BLOCK)
         return layer;
+    if (model->custom != NULL)
+        return rp_custom_class(model, layer);
     while (rp_model_block_slides(model, first - 1) != rp_model_block_slides(model, layer - 1) ||
            rp_model_block_has_rope(model, first - 1) != rp_model_block_has_rope(model, layer - 1))
         first++;
@@ -57,7 +59,7 @@ rp_model_profile(const RpModel *model, guint sequences, guint tokens, gsize elem
 {
     static const char *const names[] = {"embed", "block", "head"};
     const guint64 n_tokens = (guint64)sequences * tokens;
-    const guint64 hidden = n_tokens * model->hidden * element_bytes;
+    const guint64 hidden = rp_model_rows(model, sequences, tokens) * model->hidden * element_bytes;
     RpProfile *profile = rp_profile_new(rp_model_n_layers(model));
 
     profile->sequences = sequences;

@@ -20,9 +20,10 @@ typedef enum {
     RP_ARCHITECTURE_MISTRAL,
     RP_ARCHITECTURE_SMOLLM3,
     RP_ARCHITECTURE_QWEN3_MOE,
-    RP_ARCHITECTURE_GPT_OSS
+    RP_ARCHITECTURE_GPT_OSS,
+    RP_ARCHITECTURE_CUSTOM /* of the caller's program: RpModel.custom */
 } RpArchitecture;
-#define RP_N_ARCHITECTURES (RP_ARCHITECTURE_GPT_OSS + 1)
+#define RP_N_ARCHITECTURES RP_ARCHITECTURE_CUSTOM /* which transformers has */
 
 /* Blocks that attend to a sliding window where config.json has no "layer_types". */
 typedef enum {
@@ -66,7 +67,9 @@ typedef struct {
     guint pad_id; /* 0 = none */
 } RpArchitectureRow;
 
-extern const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES];
+extern const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1];
+
+typedef struct _RpCustomArchitecture RpCustomArchitecture; /* core/catalogue/custom.h */
 
 typedef enum {
     RP_ROPE_DEFAULT,
@@ -105,6 +108,7 @@ typedef struct {
     const char *name;    /* "qwen3-1.7b"; %NULL of a config.json */
     const char *hf_name; /* "Qwen/Qwen3-1.7B" */
     RpArchitecture architecture;
+    const RpCustomArchitecture *custom; /* %NULL: it is one that transformers has */
     guint blocks;
     guint hidden;             /* h */
     guint heads;              /* a */
@@ -203,6 +207,7 @@ typedef struct {
     guint64 offset;      /* elements of the stack before it */
     gboolean transposed; /* matrices stand as [in,out] */
     gboolean norm;       /* starts as ones */
+    double deviation;    /* of random values of a custom layer; 0: it starts as ones, or zeros */
     gboolean tied;       /* the head's, where it is the embedding's matrix: not in the file */
     gboolean trained;    /* has a gradient: everything, or with LoRA the adapters only */
     double scale;        /* an adapter's s, which multiplies B A; else 0 */
@@ -260,6 +265,20 @@ rp_model_positions(const RpModel *model)
     const double scaled = model->rope.factor > 1 ? model->rope.factor * original : 0;
 
     return MAX(model->max_positions, (guint)MIN(scaled, (double)G_MAXINT32));
+}
+
+/* Rows of a hidden state [rows,hidden] of so many sequences: a token each, or a sample of a custom architecture. */
+static inline guint64
+rp_model_rows(const RpModel *model, guint sequences, guint tokens)
+{
+    return (guint64)sequences * (model->custom != NULL ? 1 : tokens);
+}
+
+/* Words that a sample may have: ids are less than the vocabulary, other words are any. */
+static inline guint
+rp_model_words(const RpModel *model)
+{
+    return model->custom != NULL ? G_MAXUINT : model->vocab;
 }
 
 /* Embedding, blocks and head. */

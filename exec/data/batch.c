@@ -237,6 +237,9 @@ fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPackPlace *pla
     memcpy(batch->input_ids + first, batcher->ids, length * sizeof(gint32));
     memcpy(targets, batcher->labels + 1, (length - 1) * sizeof(gint32));
     targets[length - 1] = RP_LABEL_MASKED;
+    for (guint32 t = 0; batcher->options.labels > 0 && t + 1 + batcher->options.labels < length;
+         t++)
+        targets[t] = RP_LABEL_MASKED;
     for (guint32 t = 0; t < length; t++)
         n_targets += targets[t] != RP_LABEL_MASKED;
     batch->samples[batch->n_samples++] = place->sample;

@@ -278,7 +278,7 @@ rp_dataset_new_tokens(const char *name, GBytes *bytes, guint vocabulary, guint s
                       GError **error)
 {
     g_return_val_if_fail(name && bytes && sequence_tokens > 0, NULL);
-    g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
+    g_return_val_if_fail(vocabulary > 0, NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     return tokens_bin_from(rp_data_bytes_new(name, bytes), vocabulary, sequence_tokens, error);
@@ -288,7 +288,7 @@ RpDataset *
 rp_dataset_open_tokens(const char *path, guint vocabulary, guint sequence_tokens, GError **error)
 {
     g_return_val_if_fail(path && sequence_tokens > 0, NULL);
-    g_return_val_if_fail(vocabulary > 0 && vocabulary <= RP_DATASET_MAX_VOCABULARY, NULL);
+    g_return_val_if_fail(vocabulary > 0, NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     RpDataBytes *bytes = rp_data_bytes_open(path, error);
@@ -304,7 +304,7 @@ rp_dataset_open(const char *path, guint vocabulary, guint sequence_tokens, GErro
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     if (g_str_has_suffix(path, ".jsonl"))
-        return rp_dataset_open_jsonl(path, vocabulary, error);
+        return rp_dataset_open_jsonl(path, MIN(vocabulary, RP_DATASET_MAX_VOCABULARY), error);
     if (g_str_has_suffix(path, ".bin"))
         return rp_dataset_open_tokens(path, vocabulary, sequence_tokens, error);
     g_autofree char *name = rp_display_name(path);

@@ -127,7 +127,8 @@ typedef struct {
     guint micro_batches; /* M of an iteration */
     guint sequences;     /* b of a micro-batch */
     guint tokens;        /* s of a sequence */
-    gint32 pad_id;       /* an id of the vocabulary; where it stands nothing is learned */
+    guint labels;  /* words at the end of a sample that are learned; 0: all that have labels */
+    gint32 pad_id; /* an id of the vocabulary; where it stands nothing is learned */
     gboolean shuffle;
     guint64 seed;
     RpEpochEnd epoch_end;

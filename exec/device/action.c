@@ -92,12 +92,15 @@ static RpBrokenOutput
 take_broken(const RpTaskMap *map, gsize place)
 {
     volatile guint32 *left = map->broken + place * map->n_layers;
+    const guint32 rows = (guint32)(rp_network_hidden_elements(map->network) /
+                                   rp_network_model(map->network)->hidden);
     RpBrokenOutput lowest = {.layer = G_MAXINT32};
 
     for (guint l = map->n_layers; l-- > 0;) {
         if (left[l] == 0)
             continue;
-        lowest = (RpBrokenOutput){.layer = (gint32)l, .token = (guint32)map->tokens - left[l]};
+        lowest = (RpBrokenOutput){.layer = (gint32)l,
+                                  .token = (rows - left[l]) * (guint32)(map->tokens / rows)};
         left[l] = 0;
     }
     return lowest;
@@ -140,7 +143,11 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     const RpBatchFeedCall *call =
         rp_batch_feed_find(map->feed, task->iteration, task->micro_batch, &m);
     const gint32 *targets = rp_token_batch_targets(call->batch, m);
-    const guint n = rp_targets_pack(targets, (guint)map->tokens, packed, packed + map->tokens);
+    /* a layer of the caller's program reads labels beside each other */
+    const guint n =
+        rp_network_model(map->network)->custom != NULL
+            ? RP_TARGETS_ALL
+            : rp_targets_pack(targets, (guint)map->tokens, packed, packed + map->tokens);
     const gboolean all = n == RP_TARGETS_ALL;
 
     action->call.loss = loss_of(action);

@@ -12,7 +12,7 @@
 #define BETA_FAST 32
 #define BETA_SLOW 1
 
-static const RpGgufFamily families[RP_N_ARCHITECTURES] = {
+static const RpGgufFamily families[RP_N_ARCHITECTURES + 1] = {
     [RP_ARCHITECTURE_QWEN3] = {.name = "qwen3", .post_norm = "ffn_norm"},
     [RP_ARCHITECTURE_LLAMA] = {.name = "llama",
                                .post_norm = "ffn_norm",

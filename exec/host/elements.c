@@ -249,6 +249,18 @@ rp_host_break_sum(RpKernelStream *stream, const RpBreakSumArgs *args)
 }
 
 void
+rp_host_custom_layer(RpKernelStream *stream, const RpCustomLayerArgs *args)
+{
+    args->host(args->call);
+}
+
+void
+rp_host_custom_loss(RpKernelStream *stream, const RpCustomLossArgs *args)
+{
+    args->host(args->call);
+}
+
+void
 rp_host_fetch(RpKernelStream *stream, const RpFetchArgs *args)
 {
     memcpy(args->to, args->from, args->n * sizeof *args->to);

@@ -69,7 +69,9 @@
     K(noise, RpNoiseArgs, "noise")                                                                 \
     K(find_broken, RpFindBrokenArgs, "looking at a layer's output")                                \
     K(break_sum, RpBreakSumArgs, "looking at the loss")                                            \
-    K(fetch, RpFetchArgs, "fetching targets")
+    K(fetch, RpFetchArgs, "fetching targets")                                                      \
+    K(custom_layer, RpCustomLayerArgs, "a layer of the program")                                   \
+    K(custom_loss, RpCustomLossArgs, "a loss of the program")
 /* clang-format on */
 
 #define RP_KERNELS(K, W) RP_LIBRARY_KERNELS(K, W) RP_LAUNCHED_KERNELS(K, W)
@@ -475,3 +477,17 @@ typedef struct {
     const int32_t *from; /* pinned memory of the host */
     int32_t *to;
 } RpFetchArgs;
+
+/* Functions of the caller's program (core/catalogue/custom.h). */
+struct _RpCustomCall;
+struct _RpLossCall;
+typedef struct {
+    void (*host)(const struct _RpCustomCall *call);
+    int (*cuda)(const struct _RpCustomCall *call, void *stream); /* returns a cudaError_t */
+    const struct _RpCustomCall *call;
+} RpCustomLayerArgs;
+typedef struct {
+    void (*host)(const struct _RpLossCall *call);
+    int (*cuda)(const struct _RpLossCall *call, void *stream);
+    const struct _RpLossCall *call;
+} RpCustomLossArgs;

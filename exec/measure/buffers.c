@@ -323,7 +323,8 @@ count_copies(RpMeasuredLayer *layer, const RpLayerLayout *layout, guint index)
         return;
     for (guint l = index; l < rp_network_n_layers(layer->network); l++)
         alike += rp_network_layer_class(layer->network, l) == index;
-    layer->n_copies = (guint)CLAMP(most / (layer->weights_bytes + layer->sums_bytes), 1, alike);
+    layer->n_copies =
+        (guint)CLAMP(most / MAX(1, layer->weights_bytes + layer->sums_bytes), 1, alike);
 }
 
 gboolean

@@ -15,6 +15,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/catalogue/custom.h"
 #include "exec/kernels/expert-args.h"
 
 /* ---- readers: RpJsonRead ---- */
@@ -291,9 +292,15 @@ rp_hf_config_key(guint index, RpConfigKey *key)
 const char **
 rp_config_architecture_names(gsize member)
 {
-    const char **names = g_new0(const char *, RP_N_ARCHITECTURES + 1);
+    guint custom = 0;
+
+    while (rp_architecture_nth(custom) != NULL)
+        custom++;
+    const char **names = g_new0(const char *, RP_N_ARCHITECTURES + custom + 1);
 
     for (guint i = 0; i < RP_N_ARCHITECTURES; i++)
         names[i] = G_STRUCT_MEMBER(const char *, &rp_architectures[i], member);
+    for (guint i = 0; i < custom; i++)
+        names[RP_N_ARCHITECTURES + i] = rp_architecture_nth(i)->name;
     return names;
 }

@@ -5,6 +5,7 @@
 
 #include "core/base/file.h"
 #include "core/base/quote.h"
+#include "core/catalogue/custom.h"
 #include "core/json/json-write.h"
 
 /* An exponent where it is shorter, as files of before have it. */
@@ -132,10 +133,35 @@ add_window(RpJsonWriter *json, const RpModel *config)
         rp_json_null(json, "sliding_window");
 }
 
+static char *
+custom_to_json(const RpModel *config)
+{
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
+
+    rp_json_object(json, NULL);
+    rp_json_array(json, "architectures");
+    rp_json_string(json, NULL, config->custom->name);
+    rp_json_end(json);
+    rp_json_uint(json, "hidden_size", config->hidden);
+    if (config->intermediate > 0)
+        rp_json_uint(json, "intermediate_size", config->intermediate);
+    rp_json_uint(json, "max_position_embeddings", config->max_positions);
+    rp_json_string(json, "model_type", config->custom->name);
+    rp_json_uint(json, "num_hidden_layers", config->blocks);
+    if (config->has_dtype)
+        rp_json_string(json, "torch_dtype", rp_dtype_torch_name(config->dtype));
+    rp_json_uint(json, "vocab_size", config->vocab);
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
+}
+
 char *
 rp_hf_config_to_json(const RpModel *config)
 {
     g_return_val_if_fail(config != NULL, NULL);
+
+    if (config->custom != NULL)
+        return custom_to_json(config);
 
     const RpArchitectureRow *row = &rp_architectures[config->architecture];
     const gboolean qwen3_moe = config->architecture == RP_ARCHITECTURE_QWEN3_MOE;

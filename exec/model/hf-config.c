@@ -7,6 +7,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/catalogue/catalogue.h"
+#include "core/catalogue/custom.h"
 #include "exec/model/hf-config-private.h"
 
 #define MAX_FILE_BYTES ((gsize)16 << 20)
@@ -16,6 +17,45 @@
 #define DEFAULT_EPS 1e-6
 #define DEFAULT_RANGE 0.02
 #define DEFAULT_MAX_WINDOW_LAYERS 28
+
+/* An architecture of the caller's program (core/catalogue/custom.h): the names of these stand behind those of the
+ * table. */
+static gboolean
+settle_custom(RpConfigReader *reader)
+{
+    const RpConfigRaw *raw = &reader->raw;
+    RpModel *c = &reader->raw.config;
+    const struct {
+        const char *key;
+        guint value;
+    } required[] = {
+        {"hidden_size", c->hidden},
+        {"num_hidden_layers", c->blocks},
+        {"vocab_size", c->vocab},
+        {"max_position_embeddings", c->max_positions},
+    };
+
+    c->architecture = RP_ARCHITECTURE_CUSTOM;
+    c->custom = rp_architecture_nth((guint)raw->architecture - RP_N_ARCHITECTURES);
+    if (raw->architecture < RP_N_ARCHITECTURES ||
+        (raw->model_type >= 0 && raw->model_type != raw->architecture))
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "architectures",
+                              "expected the same architecture of a program as model_type");
+    for (guint i = 0; i < G_N_ELEMENTS(required); i++)
+        if (required[i].value == 0)
+            return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, required[i].key,
+                                  "expected a whole number from 1 up, found nothing");
+    if (c->custom->labels >= c->max_positions)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "max_position_embeddings",
+                              "expected more words than the %u labels at the end, found %u",
+                              c->custom->labels, c->max_positions);
+    c->heads = c->kv_heads = 1; /* of ropes, which no layer reads */
+    c->head_dim = 2;
+    c->rope.theta = 1e4;
+    c->rms_norm_eps = DEFAULT_EPS;
+    c->pad_id = RP_MODEL_NO_TOKEN;
+    return TRUE;
+}
 
 static gboolean
 settle_architecture(RpConfigReader *reader)
@@ -30,6 +70,8 @@ settle_architecture(RpConfigReader *reader)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "architectures",
                               "expected [\"%s\"], found nothing", joined);
     }
+    if (MAX(raw->architecture, raw->model_type) >= RP_N_ARCHITECTURES)
+        return settle_custom(reader);
     if (raw->model_type < 0) /* AutoModelForCausalLM refuses it, too */
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "model_type",
                               "expected \"%s\", that of %s, found nothing",
@@ -156,9 +198,11 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
                            RP_HF_CONFIG_ERROR_SYNTAX, error) ||
         !rp_config_read(&reader) || !rp_json_pull_end(&reader.pull))
         return FALSE;
-    if (!settle_architecture(&reader) || !settle_sizes(&reader) ||
-        !rp_config_settle_experts(&reader) || !rp_config_settle_rope(&reader) ||
-        !rp_config_settle_blocks(&reader) || !settle_rest(&reader))
+    if (!settle_architecture(&reader) ||
+        (reader.raw.config.custom == NULL &&
+         (!settle_sizes(&reader) || !rp_config_settle_experts(&reader) ||
+          !rp_config_settle_rope(&reader) || !rp_config_settle_blocks(&reader) ||
+          !settle_rest(&reader))))
         return FALSE;
     *config = reader.raw.config;
     return TRUE;

@@ -261,12 +261,14 @@ rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint6
         fill_adapter(weight, seed, first, values, n);
         return;
     }
-    if (is_constant(weight)) {
+    if (config->custom != NULL ? weight->deviation == 0 : is_constant(weight)) {
         for (gsize i = 0; i < n; i++)
             values[i] = weight->norm ? 1.0f : 0.0f;
         return;
     }
-    rp_init_normals(seed, hash_name(weight->name), config->initializer_range, first, values, n);
+    rp_init_normals(seed, hash_name(weight->name),
+                    config->custom != NULL ? weight->deviation : config->initializer_range, first,
+                    values, n);
     if (weight->kind != RP_WEIGHT_EMBEDDING || config->pad_id == RP_MODEL_NO_TOKEN)
         return;
     guint64 row = (guint64)config->pad_id * config->hidden;

@@ -80,7 +80,15 @@ run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32
                         dx != NULL ? RP_OPERAND_BOTH : RP_OPERAND_INPUT, amax);
 
     rp_pass_linear(pass, RP_WEIGHT_HEAD, &x_of, chunk->logits);
-    rp_pass_cross_entropy(pass, loss);
+    if (pass->network->options.loss != NULL)
+        rp_pass_custom_loss(pass, (RpLossCall){.rows = n,
+                                               .width = model->vocab,
+                                               .values = chunk->logits,
+                                               .labels = targets,
+                                               .label_stride = 1,
+                                               .gradient = dx != NULL});
+    else
+        rp_pass_cross_entropy(pass, loss);
     if (dx == NULL) {
         pass->scratch.used = before;
         return;

@@ -12,6 +12,12 @@
 #define MOST_HEAD_CHUNK_BEYOND 16384 /* with memory of its own */
 #define MOST_LOGITS G_MAXINT32       /* logits of a chunk */
 
+static const RpLayerOps *const custom_kinds[] = {
+    [RP_LAYER_EMBEDDING] = &rp_custom_ops,
+    [RP_LAYER_BLOCK] = &rp_custom_ops,
+    [RP_LAYER_HEAD] = &rp_custom_output_ops,
+};
+
 static const RpLayerOps *const kinds[] = {
     [RP_LAYER_EMBEDDING] = &rp_embedding_ops,
     [RP_LAYER_BLOCK] = &rp_block_ops,
@@ -350,15 +356,17 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     network->n_layers = rp_model_n_layers(model);
     network->layers = g_new(RpNetworkLayer, network->n_layers);
     for (guint l = 0; l < network->n_layers; l++)
-        network->layers[l] = (RpNetworkLayer){.ops = kinds[rp_model_layer_kind(model, l)],
-                                              .layout = layout_of(network, l)};
+        network->layers[l] = (RpNetworkLayer){
+            .ops = (model->custom != NULL ? custom_kinds : kinds)[rp_model_layer_kind(model, l)],
+            .layout = layout_of(network, l)};
     if (rp_weights_lora(weights) != NULL)
         network->dropout = rp_weights_lora(weights)->dropout;
     while (network->lowest < network->n_layers - 1 &&
            network->layers[network->lowest].layout.elements == 0)
         network->lowest++;
     network->tokens = (size_t)options->sequences * options->tokens;
-    network->hidden_bytes = network->tokens * model->hidden * rp_dtype_size(options->dtype);
+    network->hidden_bytes = rp_model_rows(model, options->sequences, options->tokens) *
+                            model->hidden * rp_dtype_size(options->dtype);
     if (options->aux_loss > 0)
         network->hidden_bytes = rp_balance_end_byte(network);
     join_fp8(network);
@@ -470,7 +478,8 @@ guint64
 rp_network_hidden_elements(const RpNetwork *network)
 {
     g_return_val_if_fail(network != NULL, 0);
-    return network->tokens * network->model->hidden;
+    return rp_model_rows(network->model, network->options.sequences, network->options.tokens) *
+           network->model->hidden;
 }
 
 /* The profile of a network: every size, and no times. */

@@ -20,6 +20,7 @@
  */
 #pragma once
 
+#include "core/catalogue/custom.h"
 #include "core/partition/partition.h"
 #include "core/profile/profile.h"
 #include "exec/kernels/kernels.h"
@@ -55,6 +56,7 @@ typedef struct {
     /* length of a sequence for ropes that depend on it; 0: the longest possible */
     guint rope_tokens;
     double label_smoothing; /* smoothing of the loss while training; 0 = none */
+    const RpLoss *loss;     /* (nullable): of the caller's program; borrowed */
     double noise; /* NEFTune: alpha of the noise added to embeddings while training; 0 = none */
     guint64 noise_seed;
     double aux_loss;            /* experts: coefficient of the routers' auxiliary loss; 0 = none */
@@ -92,7 +94,7 @@ gboolean rp_network_is_packed(const RpNetwork *network);
 guint64 rp_network_weight_bytes(const RpNetwork *network, RpInterval layers);
 guint64 rp_network_elements(const RpNetwork *network, RpInterval layers);
 /* Bytes of a hidden state [T,C], with the values for the auxiliary loss behind it, if there is one; and its T C
- * elements alone. */
+ * elements alone. Layers of the caller's program (core/catalogue/custom.h) have a row a sample: [B,C]. */
 guint64 rp_network_hidden_bytes(const RpNetwork *network);
 guint64 rp_network_hidden_elements(const RpNetwork *network);
 

@@ -7,6 +7,7 @@
  *   attention.c       its attention, and attention to keys and values of calls before
  *   experts.c         its mixture of experts
  *   head.c            final norm, LM head, loss
+ *   custom.c          layers and losses of the caller's program
  *   linear.c          linear layers and their adapters
  *   operand.c         their inputs, in fp8
  *   expand.c          packed weights
@@ -416,6 +417,13 @@ void rp_balance_pass_on(RpPass *pass, const void *dy, void *dx);
 extern const RpLayerOps rp_embedding_ops;
 extern const RpLayerOps rp_block_ops;
 extern const RpLayerOps rp_head_ops;
+
+/* ---- custom.c: layers of the caller's program ---- */
+
+extern const RpLayerOps rp_custom_ops;        /* the first and blocks */
+extern const RpLayerOps rp_custom_output_ops; /* the last, with the loss */
+/* The loss of the caller's program; scale and loss are those of the call. */
+void rp_pass_custom_loss(RpPass *pass, RpLossCall loss);
 
 /* Logits of the call's rows of @x, a chunk at most; in the scratch that a forward takes. */
 const void *rp_head_logits(RpPass *pass, const void *x);

@@ -284,19 +284,22 @@ clear_sums(const RpNetwork *network, const RpStageCall *call, guint64 begin, gui
 }
 
 /* Whether a kind's sum begins by being written: no need to set it to 0. A head without rows has no chunk
- * that would. */
+ * that would, and layers of the caller's program add. */
 static gboolean
-is_written(const RpStageCall *call, const RpWeightPlace *place, RpWeightKind kind)
+is_written(const RpNetwork *network, const RpStageCall *call, const RpWeightPlace *place,
+           RpWeightKind kind)
 {
-    return place->shape[2] > 1 ||
-           (rp_linear_writes_sums(kind) &&
-            (kind % RP_N_BASE_KINDS != RP_WEIGHT_HEAD || call->rows == NULL || call->n_rows > 0));
+    return network->model->custom == NULL &&
+           (place->shape[2] > 1 ||
+            (rp_linear_writes_sums(kind) &&
+             (kind % RP_N_BASE_KINDS != RP_WEIGHT_HEAD || call->rows == NULL || call->n_rows > 0)));
 }
 
 /* Finds the first weight that is written and begins at @element of the layer or behind it; %NULL:
  * there is none. */
 static const RpWeightPlace *
-next_written(const RpStageCall *call, const RpLayerLayout *layout, guint64 element)
+next_written(const RpNetwork *network, const RpStageCall *call, const RpLayerLayout *layout,
+             guint64 element)
 {
     const RpWeightPlace *next = NULL;
 
@@ -304,7 +307,7 @@ next_written(const RpStageCall *call, const RpLayerLayout *layout, guint64 eleme
         const RpWeightPlace *place = &layout->place[kind];
 
         if (place->element != RP_LAYOUT_NONE && place->element >= element &&
-            is_written(call, place, (RpWeightKind)kind) &&
+            is_written(network, call, place, (RpWeightKind)kind) &&
             (next == NULL || place->element < next->element))
             next = place;
     }
@@ -324,7 +327,8 @@ begin_sums(const RpNetwork *network, const RpStageCall *call, RpInterval layers)
         const guint64 first = layout->first_element - base;
         const RpWeightPlace *next;
 
-        while ((next = next_written(call, layout, done > first ? done - first : 0)) != NULL) {
+        while ((next = next_written(network, call, layout, done > first ? done - first : 0)) !=
+               NULL) {
             clear_sums(network, call, done, first + next->element);
             done = first + next->element + next->shape[0] * next->shape[1] * next->shape[2];
         }

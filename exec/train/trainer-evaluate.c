@@ -33,6 +33,7 @@ rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gbo
         (RpBatcherOptions){.micro_batches = training->micro_batches * trainer->servers,
                            .sequences = shape->sequences,
                            .tokens = shape->tokens,
+                           .labels = rp_model_labels(rp_network_model(trainer->network)),
                            .packing = shape->packed_tokens > 0,
                            .epochs = 1,
                            .parts = trainer->servers,

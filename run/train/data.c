@@ -384,14 +384,20 @@ open_files(const RpSamplesSource *source, char *const *files, gboolean weighed,
                     "%s: expected a .jsonl, .json or .csv file; %s", shown, hint);
         return NULL;
     }
+    if (source->config->custom != NULL && (!one || !g_str_has_suffix(files[0], ".bin"))) {
+        rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                "%s: expected one file of 32-bit words whose name ends in .bin, as %s reads it",
+                source->run->data, source->config->custom->name);
+        return NULL;
+    }
     if (one && !rp_records_can_read(files[0]))
-        return rp_dataset_open(files[0], source->config->vocab, (guint)source->run->sequence_length,
-                               error);
+        return rp_dataset_open(files[0], rp_model_words(source->config),
+                               (guint)source->run->sequence_length, error);
     if (!needs_tokenizer(files[0], &texts, error))
         return NULL;
     if (one && !texts && g_str_has_suffix(files[0], ".jsonl"))
-        return rp_dataset_open(files[0], source->config->vocab, (guint)source->run->sequence_length,
-                               error);
+        return rp_dataset_open(files[0], rp_model_words(source->config),
+                               (guint)source->run->sequence_length, error);
     return open_cache(source, files, texts, events, samples, error);
 }
 
@@ -527,7 +533,7 @@ survey(RpTrainJob *job, GError **error)
     if (!sample_targets(job, &targets, error))
         return FALSE;
     job->useful = job->useful_unpacked = useful_unpacked(job);
-    job->targets = job->useful * targets;
+    job->targets = job->config.custom != NULL ? 1 : job->useful * targets;
     if (!job->batcher.packing)
         return TRUE;
     few.micro_batches = 1;
@@ -647,6 +653,7 @@ rp_train_open_data(RpTrainJob *job, RpRunSpec *run, GError **error)
         .micro_batches = (guint)run->micro_batches,
         .sequences = (guint)run->micro_batch_size,
         .tokens = tokens,
+        .labels = rp_model_labels(&job->config),
         .pad_id = pad_id(&job->config),
         .shuffle = run->shuffle != 0,
         .seed = (guint64)run->seed,

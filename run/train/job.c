@@ -384,6 +384,81 @@ open_files(RpTrainJob *job, GError **error)
     return job->checkpoint != NULL;
 }
 
+/* A run of layers of the caller's program does not have some settings. */
+static gboolean
+check_custom(const RpTrainJob *job, GError **error)
+{
+    const RpRunSpec *run = job->run;
+    const char *without = run->lora.rank > 0 || run->lora.start != NULL ? "lora"
+                          : run->packing_choice == 2                    ? "packing"
+                          : run->neftune_alpha > 0                      ? "neftune_alpha"
+                          : run->card != NULL                           ? "profile"
+                          : run->base_choice >= RP_RUN_BASE_PACKED      ? "base"
+                          : run->matmul_choice != 0                     ? "matmul"
+                                                                        : NULL;
+
+    if (job->config.custom == NULL)
+        return TRUE;
+    if (without != NULL)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "%s: expected nothing for %s, which is a program's own architecture: leave "
+                       "it out",
+                       without, job->config.custom->name);
+    if ((guint64)run->sequence_length == job->config.max_positions)
+        return TRUE;
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "sequence_length: expected %u, the words of a record of %s "
+                   "(max_position_embeddings), found %" G_GINT64_FORMAT,
+                   job->config.max_positions, job->config.custom->name, run->sequence_length);
+}
+
+/* Looks for the loss that the run names; %NULL: cross entropy. */
+static gboolean
+find_loss(const RpTrainJob *job, const RpLoss **loss, GError **error)
+{
+    const RpRunSpec *run = job->run;
+
+    *loss = job->config.custom != NULL ? job->config.custom->loss : NULL;
+    if (run->loss == NULL || (*loss == NULL && strcmp(run->loss, "cross_entropy") == 0))
+        return TRUE;
+    *loss = rp_loss_find(run->loss, error);
+    return *loss != NULL;
+}
+
+static gboolean
+has_launchers(const RpCustomLayer *layer)
+{
+    return layer->forward_cuda != NULL && layer->backward_cuda != NULL;
+}
+
+/* Whether layers and loss of the caller's program run as the run asks for. */
+static gboolean
+check_functions(const RpTrainJob *job, GError **error)
+{
+    const RpCustomArchitecture *custom = job->config.custom;
+    const RpLoss *loss = job->network.loss;
+    const gboolean gpu = job->run->card != NULL || !job->run->device_ops->host_memory;
+
+    if (custom != NULL && (custom->dtypes >> job->network.dtype & 1) == 0)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "dtype: expected one that %s can, found %s", custom->name,
+                       rp_dtype_name(job->network.dtype));
+    if (gpu && custom != NULL &&
+        (!has_launchers(custom->input) || !has_launchers(custom->block) ||
+         !has_launchers(custom->output)))
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "devices: expected host:N, as %s has no launchers for CUDA", custom->name);
+    if (gpu && loss != NULL && loss->cuda == NULL)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "devices: expected host:N, as the loss %s has no launcher for CUDA",
+                       loss->name);
+    if (loss != NULL && job->run->label_smoothing > 0)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "label_smoothing: expected 0 with the loss %s, found %g", loss->name,
+                       job->run->label_smoothing);
+    return TRUE;
+}
+
 static gboolean
 open_model(RpTrainJob *job, GError **error)
 {
@@ -395,7 +470,7 @@ open_model(RpTrainJob *job, GError **error)
         g_prefix_error(error, "model: ");
         return FALSE;
     }
-    if (!find_lora(job, &lora, error))
+    if (!check_custom(job, error) || !find_lora(job, &lora, error))
         return FALSE;
     job->weights = rp_weights_new_adapted(&job->config, &lora);
     if (!freeze(job, error) || !open_base(job, error) ||
@@ -413,6 +488,8 @@ open_model(RpTrainJob *job, GError **error)
         .noise_seed = (guint64)run->seed,
         .aux_loss = run->router_aux_loss < 0 ? job->config.router_aux_loss : run->router_aux_loss,
     };
+    if (!find_loss(job, &job->network.loss, error) || !check_functions(job, error))
+        return FALSE;
     rp_weights_store_base(job->weights, job->network.dtype);
     if (job->checkpoint != NULL &&
         !rp_weights_check_finite(job->weights, job->network.dtype, error)) {

@@ -4,9 +4,11 @@
 #include "tests/rp-test.h"
 
 #include <glib/gstdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "core/base/file.h"
+#include "core/catalogue/custom.h"
 #include "core/verify/verify.h"
 #include "run/run-file.h"
 #include "run/train/session.h"
@@ -67,7 +69,7 @@ clear(Fixture *f)
 
 RP_TEST_STATE(Fixture, fill, clear)
 
-/* @set: a word more, or %NULL */
+/* @set: words more, or %NULL */
 static RpRunSpec *
 make_run(const Fixture *f, const char *set)
 {
@@ -82,8 +84,8 @@ make_run(const Fixture *f, const char *set)
                                             "steps: %d\n"
                                             "optimizer: {learning_rate: 1e-2}\n",
                                             f->directory, f->directory, f->directory, STEPS);
-    const char *const sets[] = {set, NULL};
-    RpRunSpec *run = rp_run_file_parse("test", text, strlen(text), sets, NULL);
+    g_auto(GStrv) sets = g_strsplit(set != NULL ? set : "", " ", -1);
+    RpRunSpec *run = rp_run_file_parse("test", text, strlen(text), (const char *const *)sets, NULL);
 
     assert_non_null(run);
     return run;
@@ -221,4 +223,207 @@ RP_TEST_OF(trains_by_a_schedule_of_the_callers_program, const Fixture *f)
     assert_null(rp_session_new(make_run(f, "schedule=stuck"), RP_SESSION_LOOP, NULL, &error));
     assert_true(g_error_matches(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK));
     rp_assert_error(&error, "schedule stuck cannot run with 2 gpus and 4 micro-batches");
+}
+
+/* ---- layers and losses of the caller's program: the tables keep them, too ---- */
+
+static void
+own_entropy(const RpLossCall *c)
+{
+    float *row = c->values;
+
+    for (gsize r = 0; r < c->rows; r++, row += c->width) {
+        const gint32 label = c->labels[r * c->label_stride];
+        double sum = 0;
+
+        for (gsize v = 0; v < c->width; v++)
+            sum += exp((double)row[v]);
+        if (label != RP_LABEL_MASKED)
+            *c->loss += log(sum) - row[label];
+        for (gsize v = 0; v < c->width && c->gradient; v++)
+            row[v] = label == RP_LABEL_MASKED
+                         ? 0
+                         : (float)(c->scale * (exp((double)row[v]) / sum - (v == (gsize)label)));
+    }
+}
+
+/* Fails with @message, which ends in "*" where the rest does not matter. */
+static void
+check_refused(RpRunSpec *run, const char *message)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RpSession) session = rp_session_new(run, RP_SESSION_LOOP, NULL, &error);
+
+    assert_null(session);
+    assert_non_null(error);
+    if (!g_pattern_match_simple(message, error->message))
+        fail_msg("expected %s, found %s", message, error->message);
+}
+
+RP_TEST_OF(trains_by_a_loss_of_the_callers_program, const Fixture *f)
+{
+    static const RpLoss own = {.name = "own-entropy", .host = own_entropy};
+    static const RpLoss nameless = {.name = "Own", .host = own_entropy}, empty = {.name = "empty"};
+    double losses[2][STEPS];
+    g_autoptr(GError) error = NULL;
+
+    assert_true(rp_loss_add(&own, NULL));
+    assert_false(rp_loss_add(&own, &error));
+    assert_string_equal(error->message, "loss \"own-entropy\": expected a name that no other has");
+    assert_false(rp_loss_add(&nameless, NULL) || rp_loss_add(&empty, NULL));
+    run_loop(f, "roundpipe", losses[0]);
+    run_loop(f, "roundpipe loss=own-entropy", losses[1]);
+    for (guint i = 0; i < STEPS; i++)
+        assert_true(fabs(losses[0][i] - losses[1][i]) < 1e-5);
+    check_refused(make_run(f, "loss=other"), "loss: expected one of cross_entropy, own-entropy, or "
+                                             "one that a program adds (docs/library.md), found "
+                                             "\"other\"");
+    check_refused(make_run(f, "loss=own-entropy label_smoothing=0.1"),
+                  "label_smoothing: expected 0 with the loss own-entropy, found 0.1");
+}
+
+/* A record is C numbers and C labels; the first layer copies the numbers, blocks multiply them by weights that
+ * begin as 1, the last copies them. With blocks of 1 the loss is the squared distance of numbers and labels. */
+#define NUMBERS 3
+
+static guint
+no_tensors(const RpCustomShape *shape, RpCustomTensor *tensors)
+{
+    return 0;
+}
+
+static guint
+one_tensor(const RpCustomShape *shape, RpCustomTensor *tensors)
+{
+    tensors[0] = (RpCustomTensor){.name = "weight", .rank = 1, .dims = {shape->hidden}, .start = 1};
+    return 1;
+}
+
+static void
+take_numbers(const RpCustomCall *c)
+{
+    for (guint i = 0; i < c->shape.samples; i++)
+        memcpy((float *)c->output + i * c->shape.hidden,
+               (const float *)c->input + i * c->shape.words, c->shape.hidden * sizeof(float));
+}
+
+static void
+ignore(const RpCustomCall *c)
+{
+}
+
+static void
+multiply(const RpCustomCall *c)
+{
+    const float *x = c->input, *w = c->weights[0];
+
+    for (guint i = 0; i < c->shape.samples * c->shape.hidden; i++)
+        ((float *)c->output)[i] = x[i] * w[i % c->shape.hidden];
+}
+
+static void
+multiply_backward(const RpCustomCall *c)
+{
+    const float *x = c->input, *w = c->weights[0], *dy = c->d_output;
+
+    for (guint i = 0; i < c->shape.samples * c->shape.hidden; i++) {
+        c->sums[0][i % c->shape.hidden] += x[i] * dy[i];
+        if (c->d_input != NULL)
+            ((float *)c->d_input)[i] = dy[i] * w[i % c->shape.hidden];
+    }
+}
+
+static void
+copy(const RpCustomCall *c)
+{
+    memcpy(c->output, c->input, (gsize)c->shape.samples * c->shape.hidden * sizeof(float));
+}
+
+static void
+copy_backward(const RpCustomCall *c)
+{
+    memcpy(c->d_input, c->d_output, (gsize)c->shape.samples * c->shape.hidden * sizeof(float));
+}
+
+static void
+squares(const RpLossCall *c)
+{
+    for (gsize i = 0; i < c->rows * c->width; i++) {
+        float label, *value = (float *)c->values + i;
+        const gint32 *word = &c->labels[i / c->width * c->label_stride + i % c->width];
+
+        memcpy(&label, word, sizeof label);
+        const float error = *word == RP_LABEL_MASKED ? 0 : *value - label;
+        *c->loss += (double)error * error;
+        *value = c->gradient ? 2 * c->scale * error : *value;
+    }
+}
+
+static const RpCustomLayer numbers = {
+    .tensors = no_tensors, .forward = take_numbers, .backward = ignore};
+static const RpCustomLayer products = {
+    .tensors = one_tensor, .forward = multiply, .backward = multiply_backward};
+static const RpCustomLayer result = {
+    .tensors = no_tensors, .forward = copy, .backward = copy_backward};
+static const RpLoss distance = {.name = "distance", .host = squares};
+static const RpCustomArchitecture scaled = {.name = "scaled",
+                                            .input = &numbers,
+                                            .block = &products,
+                                            .output = &result,
+                                            .loss = &distance,
+                                            .labels = NUMBERS,
+                                            .dtypes = 1 << RP_DTYPE_FP32};
+
+static RpRunSpec *
+make_custom_run(const Fixture *f, const char *set)
+{
+    g_autofree char *sets =
+        g_strdup_printf("data=%s/numbers.bin sequence_length=%d dtype=fp32 micro_batch_size=2 %s",
+                        f->directory, 2 * NUMBERS, set);
+
+    return make_run(f, g_strchomp(sets));
+}
+
+RP_TEST_OF(trains_layers_of_the_callers_program, const Fixture *f)
+{
+    static const RpCustomArchitecture without = {.name = "without", .input = &numbers};
+    float records[16][2 * NUMBERS];
+    double losses[STEPS], expected = 0;
+    g_autofree char *path = g_build_filename(f->directory, "numbers.bin", NULL);
+    g_autoptr(GError) error = NULL;
+
+    for (guint i = 0; i < 16; i++)
+        for (guint j = 0; j < NUMBERS; j++) {
+            records[i][j] = (float)(i + j) / 8 - 1;
+            records[i][NUMBERS + j] = 0.5f * records[i][j];
+            if (i < 8) /* of the first step, which has 4 x 2 records in the order of the file */
+                expected += 0.25 * records[i][j] * records[i][j] / (8 * NUMBERS);
+        }
+    assert_true(g_file_set_contents(path, (const char *)records, sizeof records, NULL));
+    g_free(write_file(f, "config.json",
+                      "{\"architectures\": [\"scaled\"], \"hidden_size\": 3, \"vocab_size\": 3,\n"
+                      " \"num_hidden_layers\": 4, \"max_position_embeddings\": 6}"));
+    check_refused(make_custom_run(f, ""), "model: *: architectures?0?: expected one of *");
+
+    assert_false(rp_architecture_add(&without, &error));
+    assert_string_equal(error->message, "architecture \"without\": expected input, block and "
+                                        "output, each with tensors, forward and backward");
+    assert_true(rp_architecture_add(&scaled, NULL));
+    g_autofree char *set = g_strdup_printf(
+        "roundpipe shuffle=false data=%s sequence_length=6 dtype=fp32 micro_batch_size=2", path);
+    run_loop(f, set, losses);
+    assert_true(fabs(losses[0] - expected) < 1e-6);
+    assert_true(losses[STEPS - 1] < losses[0]);
+
+    check_refused(make_custom_run(f, "sequence_length=7"),
+                  "sequence_length: expected 6, the words of a record of scaled "
+                  "(max_position_embeddings), found 7");
+    check_refused(make_custom_run(f, "dtype=bf16"),
+                  "dtype: expected one that scaled can, found bf16");
+    check_refused(make_custom_run(f, "packing=true"), "packing: expected nothing for scaled, *");
+    check_refused(make_custom_run(f, "lora.rank=2"), "lora: expected nothing for scaled, *");
+    g_autofree char *lines = g_strdup_printf("data=%s/data.jsonl", f->directory);
+    check_refused(make_custom_run(f, lines),
+                  "*/data.jsonl: expected one file of 32-bit words whose name ends in .bin, as "
+                  "scaled reads it");
 }

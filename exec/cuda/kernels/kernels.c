@@ -22,6 +22,18 @@ note(RpKernelStream *stream, const char *operation, cudaError_t status)
         rp_cuda_stream_fail(stream, operation, cudaGetErrorString(status));
 }
 
+cudaError_t
+rp_cuda_custom_layer(const RpCustomLayerArgs *args, cudaStream_t stream)
+{
+    return (cudaError_t)args->cuda(args->call, stream);
+}
+
+cudaError_t
+rp_cuda_custom_loss(const RpCustomLossArgs *args, cudaStream_t stream)
+{
+    return (cudaError_t)args->cuda(args->call, stream);
+}
+
 #define ISSUE(operation, Args, words)                                                              \
     static void issue_##operation(RpKernelStream *stream, const Args *args)                        \
     {                                                                                              \
