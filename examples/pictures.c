@@ -1,6 +1,6 @@
 /* A convolution stack on small pictures: circles, squares, crosses and triangles of 12 x 12 points, in noise.
  *
- *   pictures FOLDER DEVICES STEPS [resume]
+ *   pictures FOLDER train|resume [KEY=VALUE ..]
  *
  *   x [B,12,12] -> conv 3x3 -> [B,C,12,12], then so many blocks y = x + conv 3x3 (relu(x)) -> y = relu(x) W^T + b
  *   [B,4]        loss = cross entropy
@@ -325,8 +325,8 @@ main(int argc, char **argv)
     const RpRunEvents events = {.stepped = stepped};
     GError *error = NULL;
 
-    if (argc < 4) {
-        fprintf(stderr, "usage: pictures FOLDER DEVICES STEPS [resume]\n");
+    if (argc < 3) {
+        fprintf(stderr, "usage: pictures FOLDER train|resume [KEY=VALUE ..]\n");
         return 2;
     }
     g_autofree char *config_path = g_build_filename(argv[1], "config.json", NULL);
@@ -334,19 +334,24 @@ main(int argc, char **argv)
     g_autofree char *model = g_strdup_printf("model=random:%s", argv[1]);
     g_autofree char *data = g_strdup_printf("data=%s", data_path);
     g_autofree char *results = g_strdup_printf("output=%s/output", argv[1]);
-    g_autofree char *devices = g_strdup_printf("devices=%s", argv[2]);
-    g_autofree char *steps = g_strdup_printf("steps=%s", argv[3]);
     g_autofree char *checkpoint = NULL;
-    const char *const sets[] = {model, data, results, devices, steps, NULL};
+    g_autoptr(GPtrArray) sets = g_ptr_array_new();
+    const gboolean resumes = g_str_equal(argv[2], "resume");
 
+    g_ptr_array_add(sets, model);
+    g_ptr_array_add(sets, data);
+    g_ptr_array_add(sets, results);
+    for (int i = 3; i <= argc; i++)
+        g_ptr_array_add(sets, argv[i]); /* NULL is the last */
     if (!rp_architecture_add(&architecture, &error) ||
         !g_file_set_contents(config_path, config, -1, &error) ||
         (!g_file_test(data_path, G_FILE_TEST_EXISTS) && !write_records(data_path, &error)))
         return fail(error);
-    RpRunSpec *run = rp_run_file_parse("pictures", run_file, sizeof run_file - 1, sets, &error);
+    RpRunSpec *run = rp_run_file_parse("pictures", run_file, sizeof run_file - 1,
+                                       (const char *const *)sets->pdata, &error);
     g_autoptr(RpSession) session =
         run != NULL
-            ? rp_session_new(run, argc > 4 ? RP_SESSION_RESUME : RP_SESSION_TRAIN, &events, &error)
+            ? rp_session_new(run, resumes ? RP_SESSION_RESUME : RP_SESSION_TRAIN, &events, &error)
             : NULL;
 
     if (session == NULL || !rp_session_train(session, &checkpoint, &error))

@@ -1,6 +1,6 @@
 /* Layers and a loss of one's own: a residual MLP learns two functions of eight numbers.
  *
- *   regression FOLDER DEVICES STEPS [resume]
+ *   regression FOLDER train|resume [KEY=VALUE ..]
  *
  *   x [B,8] -> h = x W^T + b -> h += W2 relu(W1 h + b1) + b2, so many blocks -> y = h W^T + b [B,2]
  *   loss = mean (y - label)^2
@@ -280,8 +280,8 @@ main(int argc, char **argv)
     const RpRunEvents events = {.stepped = stepped};
     GError *error = NULL;
 
-    if (argc < 4) {
-        fprintf(stderr, "usage: regression FOLDER DEVICES STEPS [resume]\n");
+    if (argc < 3) {
+        fprintf(stderr, "usage: regression FOLDER train|resume [KEY=VALUE ..]\n");
         return 2;
     }
     g_autofree char *config_path = g_build_filename(argv[1], "config.json", NULL);
@@ -289,17 +289,21 @@ main(int argc, char **argv)
     g_autofree char *model = g_strdup_printf("model=random:%s", argv[1]);
     g_autofree char *data = g_strdup_printf("data=%s", data_path);
     g_autofree char *results = g_strdup_printf("output=%s/output", argv[1]);
-    g_autofree char *devices = g_strdup_printf("devices=%s", argv[2]);
-    g_autofree char *steps = g_strdup_printf("steps=%s", argv[3]);
     g_autofree char *checkpoint = NULL;
-    const char *const sets[] = {model, data, results, devices, steps, NULL};
-    const gboolean resumes = argc > 4;
+    g_autoptr(GPtrArray) sets = g_ptr_array_new();
+    const gboolean resumes = g_str_equal(argv[2], "resume");
 
+    g_ptr_array_add(sets, model);
+    g_ptr_array_add(sets, data);
+    g_ptr_array_add(sets, results);
+    for (int i = 3; i <= argc; i++)
+        g_ptr_array_add(sets, argv[i]); /* NULL is the last */
     if (!rp_architecture_add(&architecture, &error) ||
         !g_file_set_contents(config_path, config, -1, &error) ||
         (!g_file_test(data_path, G_FILE_TEST_EXISTS) && !write_records(data_path, &error)))
         return fail(error);
-    RpRunSpec *run = rp_run_file_parse("regression", run_file, sizeof run_file - 1, sets, &error);
+    RpRunSpec *run = rp_run_file_parse("regression", run_file, sizeof run_file - 1,
+                                       (const char *const *)sets->pdata, &error);
     g_autoptr(RpSession) session =
         run != NULL
             ? rp_session_new(run, resumes ? RP_SESSION_RESUME : RP_SESSION_TRAIN, &events, &error)

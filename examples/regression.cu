@@ -1,6 +1,7 @@
 /* Launchers of regression.c's layers: a thread computes one output, in the order of the host's loops.
  *
- *   nvcc -c regression.cu && cc regression.c regression.o $(pkg-config --cflags --libs roundpipe) -lcudart -lm */
+ *   nvcc -c regression.cu $(pkg-config --cflags-only-I roundpipe)
+ *   cc regression.c regression.o $(pkg-config --cflags --libs roundpipe) -lcudart -lm -lstdc++ */
 #include <cuda_runtime.h>
 
 #include <roundpipe.h>
