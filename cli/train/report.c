@@ -6,6 +6,7 @@
 
 #include "cli/reports/reports.h"
 #include "core/base/file.h"
+#include "core/base/new-file.h"
 #include "core/base/units.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/cuda/runtime/device.h"
@@ -120,7 +121,7 @@ report_disk(RpReport *report, const RpTrainJob *job)
     guint64 left = 0, copy_bytes;
     const gboolean beside = rp_train_saves_beside(job, &copy_bytes);
     g_autofree char *disk = rp_file_existing_directory(run->output);
-    const gboolean known = rp_checkpoint_free_bytes(disk, &left);
+    const gboolean known = rp_new_file_free_bytes(disk, &left);
     g_autofree char *each = rp_cli_format_bytes(bytes);
     g_autofree char *all = rp_cli_format_bytes(most_bytes);
     g_autofree char *there = rp_cli_format_bytes(left);

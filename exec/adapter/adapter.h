@@ -97,7 +97,7 @@ typedef struct {
  * Writes model.safetensors, or shards with their index, in the base's type. Sums are fp32, in the
  * order of the rank, and rounded once. If it cannot be written, all files stay as they were.
  *
- * Errors: G_FILE_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE
+ * Errors: G_FILE_ERROR
  */
 gboolean rp_merge_write(const RpWeights *weights, const char *directory,
                         const RpMergeOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -86,9 +86,6 @@ char *rp_checkpoint_save_weights(const RpCheckpointOptions *options, RpTrainer *
  * weights that the next step reads. @model_dir: as in RpCheckpointOptions */
 guint64 rp_checkpoint_bytes(const RpWeights *weights, RpDtype dtype, RpStateFormat form,
                             gboolean async, gboolean weights_only, const char *model_dir);
-/* Finds the bytes that the disk of @path has free; @path exists. Returns: FALSE with errno if the
- * system cannot say */
-gboolean rp_checkpoint_free_bytes(const char *path, guint64 *bytes);
 
 /* ---- beside training ---- */
 

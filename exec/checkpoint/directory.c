@@ -18,12 +18,12 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/base/new-file.h"
 #include "core/base/quote.h"
 
 #define PREFIX "checkpoint-"
 #define WEIGHTS_PREFIX "weights-"
 #define BEST "best"
-#define TEMPORARY_SUFFIX ".tmp"
 #define OLD_SUFFIX ".old.tmp" /* moved aside where the two cannot be exchanged */
 
 char *
@@ -40,16 +40,6 @@ rp_checkpoint_weights_path(const char *output, guint64 step)
     g_autofree char *name = g_strdup_printf(WEIGHTS_PREFIX "%" G_GUINT64_FORMAT, step);
 
     return g_build_filename(output, name, NULL);
-}
-
-char *
-rp_checkpoint_temporary_path(const char *path, const char *suffix)
-{
-    g_autofree char *output = g_path_get_dirname(path);
-    g_autofree char *name = g_path_get_basename(path);
-    g_autofree char *hidden = g_strconcat(".", name, suffix, NULL);
-
-    return g_build_filename(output, hidden, NULL);
 }
 
 /* Whether @name is `PREFIX STEP SUFFIX`, with the step as we write it. */
@@ -135,14 +125,9 @@ rp_checkpoint_find_last(const char *output, char **skipped, GError **error)
 static gboolean
 sync_directory(const char *path, GError **error)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* EINVAL: a file system that has nothing to sync */
-    gboolean synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-    int number = errno;
+    const int number = rp_new_file_sync_directory(path);
 
-    if (fd >= 0)
-        close(fd);
-    return synced || rp_checkpoint_fail_errno(error, "sync", path, number);
+    return number == 0 || rp_checkpoint_fail_errno(error, "sync", path, number);
 }
 
 gboolean
@@ -183,9 +168,9 @@ rp_checkpoint_remove_leftovers(const char *output)
     for (guint i = 0; names != NULL && i < names->len; i++) {
         const char *name = g_ptr_array_index(names, i);
         g_autofree char *path = g_build_filename(output, name, NULL);
-        if (parse_name(name, "." PREFIX, TEMPORARY_SUFFIX, &step) ||
+        if (parse_name(name, "." PREFIX, RP_NEW_FILE_SUFFIX, &step) ||
             parse_name(name, "." PREFIX, OLD_SUFFIX, &step) ||
-            parse_name(name, "." WEIGHTS_PREFIX, TEMPORARY_SUFFIX, &step) ||
+            parse_name(name, "." WEIGHTS_PREFIX, RP_NEW_FILE_SUFFIX, &step) ||
             parse_name(name, "." WEIGHTS_PREFIX, OLD_SUFFIX, &step))
             (void)rp_checkpoint_remove_tree(path);
     }
@@ -195,7 +180,7 @@ rp_checkpoint_remove_leftovers(const char *output)
 static gboolean
 replace_in_two(const char *temporary, const char *path, GError **error)
 {
-    g_autofree char *old = rp_checkpoint_temporary_path(path, OLD_SUFFIX);
+    g_autofree char *old = rp_new_file_temporary_path(path, OLD_SUFFIX);
 
     if (rename(path, old) != 0)
         return rp_checkpoint_fail_errno(error, "replace", path, errno);
@@ -244,7 +229,7 @@ rp_checkpoint_publish(const char *output, const char *temporary, const char *pat
 gboolean
 rp_checkpoint_discard(const char *output, const char *path)
 {
-    g_autofree char *temporary = rp_checkpoint_temporary_path(path, TEMPORARY_SUFFIX);
+    g_autofree char *temporary = rp_new_file_temporary_path(path, RP_NEW_FILE_SUFFIX);
 
     return rename(path, temporary) == 0 && sync_directory(output, NULL) &&
            rp_checkpoint_remove_tree(temporary);
@@ -263,7 +248,7 @@ rp_checkpoint_best_step(const char *output)
 static gboolean
 replace_link(const char *output, const char *link, const char *target, GError **error)
 {
-    g_autofree char *temporary = g_build_filename(output, "." BEST TEMPORARY_SUFFIX, NULL);
+    g_autofree char *temporary = g_build_filename(output, "." BEST RP_NEW_FILE_SUFFIX, NULL);
 
     (void)unlink(temporary);
     if (symlink(target, temporary) != 0)
@@ -311,7 +296,7 @@ rp_checkpoint_prune(const char *output, guint keep, guint64 saved)
         }
         if (step == best)
             continue;
-        g_autofree char *temporary = rp_checkpoint_temporary_path(path, TEMPORARY_SUFFIX);
+        g_autofree char *temporary = rp_new_file_temporary_path(path, RP_NEW_FILE_SUFFIX);
         moved |= rename(path, temporary) == 0;
     }
     /* the names are off the disk before the first file is */

@@ -38,9 +38,6 @@ gboolean rp_checkpoint_fail_as(GError **error, RpCheckpointError code, GError *c
 /* OUTPUT/checkpoint-STEP, OUTPUT/weights-STEP. (transfer full) */
 char *rp_checkpoint_path(const char *output, guint64 step);
 char *rp_checkpoint_weights_path(const char *output, guint64 step);
-/* Hidden name of a @path from above: OUTPUT/.checkpoint-STEP.tmp or OUTPUT/.weights-STEP.tmp.
- * (transfer full) */
-char *rp_checkpoint_temporary_path(const char *path, const char *suffix);
 
 /* Steps of the directories that are named as checkpoints, highest first; of an @output that is not
  * there: none. (element-type guint64) (transfer full). Errors: G_FILE_ERROR */

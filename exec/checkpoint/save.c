@@ -6,6 +6,8 @@
  */
 #include "exec/checkpoint/private.h"
 
+#include "core/base/new-file.h"
+
 static void
 save_init(RpCheckpointSave *save, const RpCheckpointOptions *options,
           const RpCheckpointImage *image, gboolean weights_only)
@@ -19,7 +21,7 @@ save_init(RpCheckpointSave *save, const RpCheckpointOptions *options,
     save->model_dtype = save->adapters ? RP_DTYPE_FP32 : image->dtype;
     save->path = weights_only ? rp_checkpoint_weights_path(options->output, step)
                               : rp_checkpoint_path(options->output, step);
-    save->temporary = rp_checkpoint_temporary_path(save->path, ".tmp");
+    save->temporary = rp_new_file_temporary_path(save->path, RP_NEW_FILE_SUFFIX);
 }
 
 static void

@@ -11,9 +11,9 @@
 #include <glib/gstdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include "core/base/file.h"
+#include "core/base/new-file.h"
 #include "core/base/quote.h"
 
 /* A tensor's entry in a header or an index takes at most this beside its name. */
@@ -72,17 +72,6 @@ rp_checkpoint_needed_bytes(const RpCheckpointOptions *options, const RpCheckpoin
                                weights_only, options->model_dir);
 }
 
-gboolean
-rp_checkpoint_free_bytes(const char *output, guint64 *bytes)
-{
-    struct statvfs disk;
-
-    if (statvfs(output, &disk) != 0)
-        return FALSE;
-    *bytes = (guint64)disk.f_bavail * disk.f_frsize;
-    return TRUE;
-}
-
 /* Sums the sizes of all files in the directory. */
 static guint64
 directory_bytes(const char *path)
@@ -129,7 +118,7 @@ rp_checkpoint_make_space(const RpCheckpointOptions *options, const RpCheckpointI
     guint64 needed = rp_checkpoint_needed_bytes(options, image, FALSE);
     guint64 left;
 
-    if (options->keep == 0 || !rp_checkpoint_free_bytes(options->output, &left))
+    if (options->keep == 0 || !rp_new_file_free_bytes(options->output, &left))
         return FALSE;
     paths = list_removable(options->output, image->state.step);
     for (guint i = 0; i < paths->len; i++)
@@ -165,7 +154,7 @@ check_space(RpCheckpointSave *save, GError **error)
     guint64 left;
 
     save->needed_bytes = rp_checkpoint_needed_bytes(save->options, save->image, save->weights_only);
-    if (!rp_checkpoint_free_bytes(save->options->output, &left))
+    if (!rp_new_file_free_bytes(save->options->output, &left))
         return rp_checkpoint_fail_errno(error, "write", save->options->output, errno);
     return save->needed_bytes <= left || fail_no_space(save, left, NULL, error);
 }
@@ -183,11 +172,10 @@ void
 rp_checkpoint_save_explain(const RpCheckpointSave *save, const GError *cause, GError **error)
 {
     guint64 left;
-    gboolean full = g_error_matches(cause, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE) ||
-                    g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOSPC) ||
+    gboolean full = g_error_matches(cause, G_FILE_ERROR, G_FILE_ERROR_NOSPC) ||
                     g_error_matches(cause, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE);
 
-    if (full && save->needed_bytes > 0 && rp_checkpoint_free_bytes(save->options->output, &left))
+    if (full && save->needed_bytes > 0 && rp_new_file_free_bytes(save->options->output, &left))
         fail_no_space(save, left, cause->message, error);
     else
         g_set_error_literal(error, RP_CHECKPOINT_ERROR,

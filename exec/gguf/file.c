@@ -1,19 +1,10 @@
-/*
- * The file: values are kept in memory as they will stand, data are written as they come.
- *
- *   begin    FILE.k3J2xQ: header, values, tensors
- *   write    data, each tensor's padded with zeros
- *   finish   sync, rename, sync of the directory
- */
+/* The file: values are kept in memory as they will stand, data are written as they come, each tensor's padded with
+ * zeros. */
 #include "exec/gguf/private.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
+#include "core/base/new-file.h"
 #include "core/base/quote.h"
 
 #define MAGIC "GGUF"
@@ -37,9 +28,9 @@ struct _RpGgufFile {
     GString *tensors; /* as they stand behind the values */
     guint64 n_tensors;
     guint64 data_bytes;
-    guint64 written; /* bytes of data */
-    char *path, *temporary;
-    int fd;
+    guint64 head_bytes, written; /* the latter of data */
+    char *directory;
+    RpNewFile *target;
 };
 
 RpGgufFile *
@@ -49,7 +40,6 @@ rp_gguf_file_new(void)
 
     file->values = g_string_new(NULL);
     file->tensors = g_string_new(NULL);
-    file->fd = -1;
     return file;
 }
 
@@ -58,14 +48,10 @@ rp_gguf_file_free(RpGgufFile *file)
 {
     if (file == NULL)
         return;
-    if (file->temporary != NULL)
-        unlink(file->temporary);
-    if (file->fd >= 0)
-        close(file->fd);
+    rp_new_file_free(file->target);
     g_string_free(file->values, TRUE);
     g_string_free(file->tensors, TRUE);
-    g_free(file->temporary);
-    g_free(file->path);
+    g_free(file->directory);
     g_free(file);
 }
 
@@ -185,61 +171,11 @@ rp_gguf_add_tensor(RpGgufFile *file, const char *name, RpGgufType type, const gu
 
 /* ---- writing ---- */
 
-static gboolean
-fail_errno(const RpGgufFile *file, int number, GError **error)
-{
-    g_autofree char *shown = rp_display_name(file->path);
-
-    if (number == ENOSPC || number == EDQUOT)
-        return rp_fail(error, RP_GGUF_ERROR, RP_GGUF_ERROR_NO_SPACE, "cannot write \"%s\": %s",
-                       shown, g_strerror(number));
-    return rp_file_fail(error, number, "cannot write \"%s\"", shown);
-}
-
-static gboolean
-write_all(RpGgufFile *file, const void *data, gsize bytes, GError **error)
-{
-    for (const char *at = data; bytes > 0;) {
-        const gssize n = write(file->fd, at, bytes);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return fail_errno(file, n == 0 ? ENOSPC : errno, error);
-        at += n;
-        bytes -= (gsize)n;
-    }
-    return TRUE;
-}
-
-/* A first look that answers before hours of work; fallocate has the last word. */
-static gboolean
-check_space(const RpGgufFile *file, const char *directory, guint64 needed, GError **error)
-{
-    struct statvfs space;
-
-    if (statvfs(directory, &space) != 0)
-        return fail_errno(file, errno, error);
-    const guint64 left = (guint64)space.f_bavail * space.f_frsize;
-
-    if (needed <= left)
-        return TRUE;
-    g_autofree char *shown = rp_display_name(file->path);
-
-    return rp_fail(error, RP_GGUF_ERROR, RP_GGUF_ERROR_NO_SPACE,
-                   "cannot write \"%s\": expected %" G_GUINT64_FORMAT
-                   " bytes of free disk space, found %" G_GUINT64_FORMAT,
-                   shown, needed, left);
-}
-
 gboolean
 rp_gguf_file_begin(RpGgufFile *file, const char *path, GError **error)
 {
     g_autoptr(GString) head = g_string_new(MAGIC);
-    g_autofree char *directory = g_path_get_dirname(path);
-    g_autofree char *temporary = g_strconcat(path, ".XXXXXX", NULL);
 
-    file->path = g_strdup(path);
     put_number(head, VERSION, 4);
     put_number(head, file->n_tensors, 8);
     put_number(head, file->n_values, 8);
@@ -249,25 +185,21 @@ rp_gguf_file_begin(RpGgufFile *file, const char *path, GError **error)
         g_string_append_c(head, '\0');
     const guint64 bytes = head->len + file->data_bytes;
 
-    /* the rename would put a file in the place of a device */
-    if (g_file_test(path, G_FILE_TEST_EXISTS) && !g_file_test(path, G_FILE_TEST_IS_REGULAR))
-        return fail_errno(file, g_file_test(path, G_FILE_TEST_IS_DIR) ? EISDIR : EINVAL, error);
-    if (!check_space(file, directory, bytes, error))
+    if (!rp_new_file_check_space(path, bytes, error))
         return FALSE;
-    file->fd = g_mkstemp_full(temporary, O_WRONLY | O_CLOEXEC, 0666);
-    if (file->fd < 0)
-        return fail_errno(file, errno, error);
-    file->temporary = g_steal_pointer(&temporary);
-    if (fallocate(file->fd, 0, 0, (off_t)bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-        return fail_errno(file, errno, error);
-    return write_all(file, head->str, head->len, error);
+    file->directory = g_path_get_dirname(path);
+    file->head_bytes = head->len;
+    file->target = rp_new_file_begin(path, bytes, error);
+    return file->target != NULL && rp_new_file_write(file->target, 0, head->str, head->len, error);
 }
 
 gboolean
 rp_gguf_file_write(RpGgufFile *file, const void *data, gsize bytes, GError **error)
 {
+    const guint64 offset = file->head_bytes + file->written;
+
     file->written += bytes;
-    return write_all(file, data, bytes, error);
+    return rp_new_file_write(file->target, offset, data, bytes, error);
 }
 
 gboolean
@@ -278,25 +210,14 @@ rp_gguf_file_pad(RpGgufFile *file, GError **error)
     return rp_gguf_file_write(file, zeros, (gsize)(aligned(file->written) - file->written), error);
 }
 
-static gboolean
-sync_directory(const RpGgufFile *file, GError **error)
-{
-    g_autofree char *directory = g_path_get_dirname(file->path);
-    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const gboolean synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-    const int number = errno;
-
-    if (fd >= 0)
-        close(fd);
-    return synced || fail_errno(file, number, error);
-}
-
 gboolean
 rp_gguf_file_finish(RpGgufFile *file, GError **error)
 {
     g_assert(file->written == file->data_bytes);
-    if (fsync(file->fd) != 0 || rename(file->temporary, file->path) != 0)
-        return fail_errno(file, errno, error);
-    g_clear_pointer(&file->temporary, g_free);
-    return sync_directory(file, error);
+    if (!rp_new_file_sync(file->target, error) || !rp_new_file_rename(file->target, error))
+        return FALSE;
+    g_autofree char *shown = rp_display_name(file->directory);
+    const int number = rp_new_file_sync_directory(file->directory);
+
+    return number == 0 || rp_file_fail(error, number, "cannot write \"%s\"", shown);
 }

@@ -17,8 +17,7 @@
 GQuark rp_gguf_error_quark(void);
 typedef enum {
     RP_GGUF_ERROR_UNSUPPORTED, /* a family, or a value of config.json, that llama.cpp does not compute */
-    RP_GGUF_ERROR_TOKENIZER, /* one that llama.cpp has no name for */
-    RP_GGUF_ERROR_NO_SPACE   /* the disk cannot hold it */
+    RP_GGUF_ERROR_TOKENIZER /* one that llama.cpp has no name for */
 } RpGgufError;
 
 /* Types of matrices; norms, biases and routers are fp32 always. */

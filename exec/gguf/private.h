@@ -29,7 +29,7 @@ void rp_gguf_add_tensor(RpGgufFile *file, const char *name, RpGgufType type, con
                         guint rank);
 
 /* Makes a file beside @path and writes everything but the data, whose tensors follow one after the other, each by one
- * call or more of rp_gguf_file_write(). Errors: RP_GGUF_ERROR_NO_SPACE, G_FILE_ERROR */
+ * call or more of rp_gguf_file_write(). Errors: G_FILE_ERROR */
 gboolean rp_gguf_file_begin(RpGgufFile *file, const char *path,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean rp_gguf_file_write(RpGgufFile *file, const void *data, gsize bytes,

@@ -73,7 +73,7 @@ void rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, g
  * Writes model.safetensors, or shards with their index, and then config.json. If the weights cannot
  * be written, all files stay as they were.
  *
- * Errors: G_FILE_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE
+ * Errors: G_FILE_ERROR
  */
 gboolean rp_init_write(const RpModel *config, const char *directory, const RpInitOptions *options,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -15,11 +15,10 @@
 #include "core/base/dtype.h"
 
 typedef enum {
-    RP_SAFETENSORS_ERROR_HEADER,     /* not a safetensors header, or not JSON */
-    RP_SAFETENSORS_ERROR_TENSOR,     /* a tensor of impossible type, shape or place */
-    RP_SAFETENSORS_ERROR_INDEX,      /* index and shards disagree */
-    RP_SAFETENSORS_ERROR_INCOMPLETE, /* the writer was not given all data */
-    RP_SAFETENSORS_ERROR_NO_SPACE    /* the disk cannot hold it */
+    RP_SAFETENSORS_ERROR_HEADER,    /* not a safetensors header, or not JSON */
+    RP_SAFETENSORS_ERROR_TENSOR,    /* a tensor of impossible type, shape or place */
+    RP_SAFETENSORS_ERROR_INDEX,     /* index and shards disagree */
+    RP_SAFETENSORS_ERROR_INCOMPLETE /* the writer was not given all data */
 } RpSafetensorsError;
 
 #define RP_SAFETENSORS_ERROR (rp_safetensors_error_quark())
@@ -113,7 +112,7 @@ guint rp_safetensors_writer_add_type(RpSafetensorsWriter *writer, const char *na
  *
  * Divides the tensors into shards, allocates their space on the disk and writes the headers.
  *
- * Errors: RP_SAFETENSORS_ERROR_NO_SPACE with the bytes that are needed and free; G_FILE_ERROR
+ * Errors: G_FILE_ERROR; G_FILE_ERROR_NOSPC with the bytes that are needed and free
  */
 gboolean rp_safetensors_writer_begin(RpSafetensorsWriter *writer,
                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,19 +1,18 @@
 /**
  * The writer: declared tensors -> shards -> files beside their names -> rename.
  *
- *   begin    model-00001-of-00002.safetensors.k3J2xQ     (and the index, whose text is known)
+ *   begin    .model-00001-of-00002.safetensors.tmp     (and the index, whose text is known)
  *   write    ...
  *   finish   sync all, remove the old index, rename the shards, rename the index
  */
-#include "core/base/quote.h"
 #include "exec/safetensors/private.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "core/base/new-file.h"
+#include "core/base/quote.h"
 
 #define SUFFIX ".safetensors"
 
@@ -32,9 +31,8 @@ typedef struct {
 /* A file being written: a shard, or the index. */
 typedef struct {
     char *path;
-    char *temporary; /* NULL before it is made and after it is renamed */
-    int fd;
-    GString *head; /* length and header; all of an index */
+    RpNewFile *file; /* NULL before it is begun */
+    GString *head;   /* length and header; all of an index */
     guint64 data_bytes;
 } Target;
 
@@ -54,12 +52,8 @@ static gboolean
 fail_errno(GError **error, const char *path, int number)
 {
     g_autofree char *shown = rp_display_name(path);
-    gboolean full = number == ENOSPC || number == EDQUOT;
 
-    g_set_error(error, full ? RP_SAFETENSORS_ERROR : G_FILE_ERROR,
-                full ? (gint)RP_SAFETENSORS_ERROR_NO_SPACE : (gint)g_file_error_from_errno(number),
-                "cannot write \"%s\": %s", shown, g_strerror(number));
-    return FALSE;
+    return rp_file_fail(error, number, "cannot write \"%s\"", shown);
 }
 
 static Declared *
@@ -87,11 +81,7 @@ clear_target(gpointer data)
 {
     Target *file = data;
 
-    if (file->fd >= 0)
-        close(file->fd);
-    if (file->temporary != NULL)
-        unlink(file->temporary);
-    g_free(file->temporary);
+    rp_new_file_free(file->file);
     g_free(file->path);
     if (file->head != NULL)
         g_string_free(file->head, TRUE);
@@ -272,7 +262,7 @@ plan_targets(RpSafetensorsWriter *writer)
 
     writer->sharded = n_shards > 1;
     for (guint shard = 0; shard < n_shards; shard++) {
-        Target file = {.fd = -1};
+        Target file = {0};
         file.path = writer->sharded
                         ? g_strdup_printf("%s-%05u-of-%05u" SUFFIX, stem, shard + 1, n_shards)
                         : g_strdup(writer->path);
@@ -280,71 +270,24 @@ plan_targets(RpSafetensorsWriter *writer)
         g_array_append_val(writer->targets, file);
     }
     if (writer->sharded) {
-        Target index = {.path = g_strdup(writer->index_path), .fd = -1};
+        Target index = {.path = g_strdup(writer->index_path)};
         index.head = build_index(writer);
         g_array_append_val(writer->targets, index);
     }
 }
 
-/* A first look that answers at once; fallocate has the last word. */
-static gboolean
-check_space(const RpSafetensorsWriter *writer, GError **error)
+static guint64
+target_bytes(const Target *target)
 {
-    g_autofree char *directory = g_path_get_dirname(writer->path);
-    struct statvfs space;
-    guint64 needed = 0;
-
-    for (guint i = 0; i < writer->targets->len; i++)
-        needed += target(writer, i)->head->len + target(writer, i)->data_bytes;
-    if (statvfs(directory, &space) != 0)
-        return fail_errno(error, directory, errno);
-    guint64 left = (guint64)space.f_bavail * space.f_frsize;
-    if (needed <= left)
-        return TRUE;
-    g_autofree char *shown = rp_display_name(writer->path);
-    g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE,
-                "cannot write \"%s\": expected %" G_GUINT64_FORMAT
-                " bytes of free disk space, found %" G_GUINT64_FORMAT,
-                shown, needed, left);
-    return FALSE;
+    return target->head->len + target->data_bytes;
 }
 
 static gboolean
-write_all(const Target *file, const void *data, gsize bytes, guint64 offset, GError **error)
+open_target(Target *target, GError **error)
 {
-    const guint8 *at = data;
-
-    while (bytes > 0) {
-        gssize n = pwrite(file->fd, at, bytes, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return fail_errno(error, file->path, n == 0 ? ENOSPC : errno);
-        at += n;
-        offset += (guint64)n;
-        bytes -= (gsize)n;
-    }
-    return TRUE;
-}
-
-static gboolean
-open_target(Target *file, GError **error)
-{
-    g_autofree char *name = g_strconcat(file->path, ".XXXXXX", NULL);
-    guint64 bytes = file->head->len + file->data_bytes;
-
-    /* the rename would put a file in the place of a device */
-    if (g_file_test(file->path, G_FILE_TEST_EXISTS) &&
-        !g_file_test(file->path, G_FILE_TEST_IS_REGULAR))
-        return fail_errno(error, file->path,
-                          g_file_test(file->path, G_FILE_TEST_IS_DIR) ? EISDIR : EINVAL);
-    file->fd = g_mkstemp_full(name, O_WRONLY | O_CLOEXEC, 0666);
-    if (file->fd < 0)
-        return fail_errno(error, file->path, errno);
-    file->temporary = g_steal_pointer(&name);
-    if (fallocate(file->fd, 0, 0, (off_t)bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-        return fail_errno(error, file->path, errno);
-    return write_all(file, file->head->str, file->head->len, 0, error);
+    target->file = rp_new_file_begin(target->path, target_bytes(target), error);
+    return target->file != NULL &&
+           rp_new_file_write(target->file, 0, target->head->str, target->head->len, error);
 }
 
 gboolean
@@ -353,9 +296,13 @@ rp_safetensors_writer_begin(RpSafetensorsWriter *writer, GError **error)
     g_return_val_if_fail(writer && !writer->begun, FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
+    guint64 needed = 0;
+
     writer->begun = TRUE;
     plan_targets(writer);
-    if (!check_space(writer, error))
+    for (guint i = 0; i < writer->targets->len; i++)
+        needed += target_bytes(target(writer, i));
+    if (!rp_new_file_check_space(writer->path, needed, error))
         return FALSE;
     for (guint i = 0; i < writer->targets->len; i++)
         if (!open_target(target(writer, i), error))
@@ -371,9 +318,10 @@ rp_safetensors_writer_write(RpSafetensorsWriter *writer, guint tensor, const voi
     g_return_val_if_fail(tensor < writer->tensors->len && (data || bytes == 0), FALSE);
 
     Declared *to = declared(writer, tensor);
-    const Target *file = target(writer, to->shard);
-    g_return_val_if_fail(file->fd >= 0 && bytes <= to->bytes - to->written, FALSE);
-    if (!write_all(file, data, bytes, file->head->len + to->offset + to->written, error))
+    const Target *shard = target(writer, to->shard);
+    g_return_val_if_fail(shard->file != NULL && bytes <= to->bytes - to->written, FALSE);
+    if (!rp_new_file_write(shard->file, shard->head->len + to->offset + to->written, data, bytes,
+                           error))
         return FALSE;
     to->written += bytes;
     return TRUE;
@@ -398,26 +346,6 @@ check_complete(const RpSafetensorsWriter *writer, GError **error)
 }
 
 static gboolean
-sync_target(Target *file, GError **error)
-{
-    int fd = file->fd;
-
-    if (fsync(fd) != 0)
-        return fail_errno(error, file->path, errno);
-    file->fd = -1;
-    return close(fd) == 0 || fail_errno(error, file->path, errno);
-}
-
-static gboolean
-rename_target(Target *file, GError **error)
-{
-    if (rename(file->temporary, file->path) != 0)
-        return fail_errno(error, file->path, errno);
-    g_clear_pointer(&file->temporary, g_free);
-    return TRUE;
-}
-
-static gboolean
 remove_old(const char *path, GError **error)
 {
     return unlink(path) == 0 || errno == ENOENT || fail_errno(error, path, errno);
@@ -427,13 +355,9 @@ static gboolean
 sync_directory(const char *path, GError **error)
 {
     g_autofree char *directory = g_path_get_dirname(path);
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    gboolean synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-    int number = errno;
+    const int number = rp_new_file_sync_directory(directory);
 
-    if (fd >= 0)
-        close(fd);
-    return synced || fail_errno(error, directory, number);
+    return number == 0 || fail_errno(error, directory, number);
 }
 
 gboolean
@@ -445,13 +369,13 @@ rp_safetensors_writer_finish(RpSafetensorsWriter *writer, GError **error)
     if (!check_complete(writer, error))
         return FALSE;
     for (guint i = 0; i < writer->targets->len; i++)
-        if (!sync_target(target(writer, i), error))
+        if (!rp_new_file_sync(target(writer, i)->file, error))
             return FALSE;
     writer->finished = TRUE;
     if (writer->sharded && !remove_old(writer->index_path, error))
         return FALSE;
     for (guint i = 0; i < writer->targets->len; i++)
-        if (!rename_target(target(writer, i), error))
+        if (!rp_new_file_rename(target(writer, i)->file, error))
             return FALSE;
     /* the other form of the same checkpoint would be read instead, or be taken for this one */
     return sync_directory(writer->path, error) &&

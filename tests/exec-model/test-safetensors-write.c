@@ -1,8 +1,10 @@
 #include "tests/exec-model/tensor-fixture.h"
 
+#include <fcntl.h>
 #include <glib/gstdio.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -127,6 +129,33 @@ RP_TEST_OF(leaves_nothing_when_given_up, TensorFixture *f)
     assert_int_equal(g_bytes_get_size(old), 3);
 }
 
+RP_TEST_OF(removes_a_killed_writer_s_file, TensorFixture *f)
+{
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+
+    tensor_save_text(f, ".model.safetensors.tmp", "left");
+    assert_true(write_three(f, path, 0));
+    f->text = tensor_list(f);
+    assert_string_equal(f->text, "model.safetensors");
+}
+
+RP_TEST_OF(leaves_a_file_that_another_writes, TensorFixture *f)
+{
+    g_autofree char *path = tensor_path(f, "model.safetensors");
+    g_autofree char *temporary = tensor_path(f, ".model.safetensors.tmp");
+
+    tensor_save_text(f, ".model.safetensors.tmp", "begun");
+    const int fd = open(temporary, O_RDONLY | O_CLOEXEC);
+
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_false(write_three(f, path, 0));
+    close(fd);
+    rp_assert_error_message_contains(f->error,
+                                     "model.safetensors\": another process is writing it");
+    f->text = tensor_list(f);
+    assert_string_equal(f->text, ".model.safetensors.tmp");
+}
+
 RP_TEST_OF(refuses_places_that_cannot_be_written, TensorFixture *f)
 {
     assert_false(write_three(f, "/nowhere/model.safetensors", 0));
@@ -146,7 +175,7 @@ RP_TEST_OF(asks_for_the_space_before_it_writes, TensorFixture *f)
     f->writer = rp_safetensors_writer_new(path, 0);
     rp_safetensors_writer_add(f->writer, "a", RP_DTYPE_FP32, huge, 2);
     assert_false(rp_safetensors_writer_begin(f->writer, &f->error));
-    assert_true(g_error_matches(f->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE));
+    assert_true(g_error_matches(f->error, G_FILE_ERROR, G_FILE_ERROR_NOSPC));
     rp_assert_error_message_contains(f->error, "model.safetensors\": expected 46116860184273");
     rp_assert_error_message_contains(f->error, " bytes of free disk space, found ");
     g_clear_pointer(&f->writer, rp_safetensors_writer_free);
@@ -199,7 +228,7 @@ fill_small_disk(TensorFixture *f)
     guint a = rp_safetensors_writer_add(f->writer, "a", RP_DTYPE_BF16, large, 1);
     if ((rp_safetensors_writer_begin(f->writer, &f->error) &&
          rp_safetensors_writer_write(f->writer, a, data, large[0] * 2, &f->error)) ||
-        !g_error_matches(f->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_NO_SPACE))
+        !g_error_matches(f->error, G_FILE_ERROR, G_FILE_ERROR_NOSPC))
         return 2;
     g_clear_pointer(&f->writer, rp_safetensors_writer_free);
     g_clear_error(&f->error);
