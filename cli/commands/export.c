@@ -351,7 +351,6 @@ static const RpArgs defaults = {.sequences = RP_CLI_SEQUENCES,
 const RpCommand rp_command_export = {
     .name = "export",
     .summary = "write a model for llama.cpp, or a profile, a trace or a schedule for other tools",
-    .expert = TRUE,
     .words = "[RUN|MODEL|PROFILE.json]",
     .help =
         "Writes a model for llama.cpp, a profile from the catalogue, or a simulated schedule for\n"
