@@ -207,14 +207,16 @@ static gboolean
 choose_type(const RpArgs *args, const RpTrained *model, RpGgufType *type, GError **error)
 {
     const gboolean is_adapter = model->adapter != NULL;
-    const int choice =
-        args->quantize != NULL
-            ? rp_cli_choice("quantize", args->quantize, rp_gguf_type_names, error)
-            : (int)(is_adapter ? RP_GGUF_F32 : rp_gguf_type_of(rp_weights_dtype(model->weights)));
+    const int choice = args->quantize != NULL
+                           ? rp_cli_choice("quantize", args->quantize, rp_gguf_type_names, error)
+                           : (int)(is_adapter ? RP_GGUF_F32 : rp_gguf_type_of(model->weights));
 
     if (choice < 0)
         return FALSE;
     *type = (RpGgufType)choice;
+    if (*type == RP_GGUF_MXFP4 && !is_adapter && model->config.experts <= 1)
+        return rp_cli_refuse(error, "--quantize: expected a mixture of experts for mxfp4, whose "
+                                    "matrices it packs alone; q4_0 has 4 bits, too");
     return !is_adapter || *type < RP_GGUF_Q8_0 ||
            rp_cli_refuse(error, "--quantize: expected f32, f16 or bf16 of adapters, found %s",
                          args->quantize);

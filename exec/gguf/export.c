@@ -4,7 +4,7 @@
 /* general.file_type, of most of the matrices; and the version of the blocks' layout. */
 static const guint8 file_types[RP_N_GGUF_TYPES] = {
     [RP_GGUF_F32] = 0,  [RP_GGUF_F16] = 1,  [RP_GGUF_BF16] = 32,
-    [RP_GGUF_Q8_0] = 7, [RP_GGUF_Q4_0] = 2,
+    [RP_GGUF_Q8_0] = 7, [RP_GGUF_Q4_0] = 2, [RP_GGUF_MXFP4] = 38,
 };
 #define BLOCKS_VERSION 2
 

@@ -155,7 +155,7 @@ rp_gguf_add_tensor(RpGgufFile *file, const char *name, RpGgufType type, const gu
 {
     static const guint8 ids[RP_N_GGUF_TYPES] = {
         [RP_GGUF_F32] = 0,  [RP_GGUF_F16] = 1,  [RP_GGUF_BF16] = 30,
-        [RP_GGUF_Q8_0] = 8, [RP_GGUF_Q4_0] = 2,
+        [RP_GGUF_Q8_0] = 8, [RP_GGUF_Q4_0] = 2, [RP_GGUF_MXFP4] = 39,
     };
     guint64 n = 1;
 

@@ -27,12 +27,13 @@ typedef enum {
     RP_GGUF_BF16,
     RP_GGUF_Q8_0, /* 32 values a block: fp16 scale, 8 bits each */
     RP_GGUF_Q4_0, /* the same with 4 bits each; the head's matrix is q8_0 */
+    RP_GGUF_MXFP4, /* experts' matrices: a power of two and 32 values of 4 bits; all else is as it is */
 } RpGgufType;
-#define RP_N_GGUF_TYPES (RP_GGUF_Q4_0 + 1)
-/* "f32", "f16", "bf16", "q8_0", "q4_0"; NULL behind the last */
+#define RP_N_GGUF_TYPES (RP_GGUF_MXFP4 + 1)
+/* "f32", "f16", "bf16", "q8_0", "q4_0", "mxfp4"; NULL behind the last */
 extern const char *const rp_gguf_type_names[RP_N_GGUF_TYPES + 1];
-/* The type without loss. */
-RpGgufType rp_gguf_type_of(RpDtype dtype);
+/* The type that keeps every value: of a model whose experts are packed as mxfp4 this one. */
+RpGgufType rp_gguf_type_of(const RpWeights *weights);
 
 /* Bytes of @n values; of blocks, a multiple of 32. */
 guint64 rp_gguf_bytes(RpGgufType type, guint64 n);
@@ -43,8 +44,10 @@ guint64 rp_gguf_bytes(RpGgufType type, guint64 n);
  *   q8_0   d = max |x| / 127, q = x / d rounded half away from zero
  *   q4_0   d = m / -8 of the value m with the largest |m|, q = trunc(x / d + 8.5), at most 15; the low
  *          nibbles of the 16 bytes are values 0 to 15
+ *   mxfp4  exponent e = floor(log2 max |x|) - 2, values the nearest of 2^e times 0, 0.5, 1, 1.5, 2, 3, 4, 6, the
+ *          smaller of two; nibbles as q4_0. Values that mxfp4 holds stay the same
  *
- * Source: gguf/quants.py, Q8_0 and Q4_0, operation by operation in fp32
+ * Source: gguf/quants.py, Q8_0, Q4_0 and MXFP4, operation by operation in fp32
  */
 void rp_gguf_encode(RpGgufType type, const float *values, gsize n, guint8 *out);
 

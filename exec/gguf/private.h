@@ -67,6 +67,9 @@ gboolean rp_gguf_add_tokenizer(RpGgufFile *file, const RpModel *model, const RpG
 
 /* ---- tensors.c ---- */
 
+/* The type of values of @dtype, without loss. */
+RpGgufType rp_gguf_type_of_dtype(RpDtype dtype);
+
 /**
  * RpGgufTensor: where the rows of a tensor of the file come from
  *

@@ -70,16 +70,39 @@ name_of(const RpModel *model, const RpWeight *weight, RpWeightKind kind, guint h
     return g_strdup_printf("blk.%u.%s%s", weight->layer - 1, name != NULL ? name : norm, suffix);
 }
 
+/* Whether matrices of @kind are those of experts. */
+static gboolean
+is_expert(const RpModel *model, RpWeightKind kind)
+{
+    return model->experts > 1 && (kind == RP_WEIGHT_GATE_UP || kind == RP_WEIGHT_DOWN);
+}
+
+RpGgufType
+rp_gguf_type_of(const RpWeights *weights)
+{
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpLowbitSource *packed = rp_weights_packed(weights, i);
+
+        if (packed != NULL && packed->format == RP_LOWBIT_MXFP4 &&
+            is_expert(rp_weights_model(weights), rp_weights_nth(weights, i)->kind))
+            return RP_GGUF_MXFP4;
+    }
+    return rp_gguf_type_of_dtype(rp_weights_dtype(weights));
+}
+
 /* The type of a matrix of @kind. As llama.cpp's own, the head's of q4_0 has more bits, and rows that are no multiple
  * of a block are fp16. */
 static RpGgufType
-type_of(const RpModel *model, RpWeightKind kind, guint rank, guint64 columns, RpGgufType type)
+type_of(const RpWeights *weights, RpWeightKind kind, guint rank, guint64 columns, RpGgufType type)
 {
+    const RpModel *model = rp_weights_model(weights);
     const gboolean head = kind == RP_WEIGHT_HEAD || (kind == RP_WEIGHT_EMBEDDING && model->tied);
 
     if (rank < 2 || kind == RP_WEIGHT_ROUTER || kind == RP_WEIGHT_GATE_UP_BIAS ||
         kind == RP_WEIGHT_DOWN_BIAS)
         return RP_GGUF_F32;
+    if (type == RP_GGUF_MXFP4 && !is_expert(model, kind))
+        return rp_gguf_type_of_dtype(rp_weights_dtype(weights));
     if (type >= RP_GGUF_Q8_0 && columns % BLOCK != 0)
         return RP_GGUF_F16;
     return type == RP_GGUF_Q4_0 && head ? RP_GGUF_Q8_0 : type;
@@ -172,7 +195,7 @@ add_weight(GArray *tensors, const RpWeights *weights, guint index, RpGgufType ty
         if (apart)
             stack_experts(&tensor, model, 3);
         tensor.pair_head = has_pairs(model, weight->kind) ? model->head_dim : 0;
-        tensor.type = type_of(model, weight->kind, tensor.rank, tensor.columns, type);
+        tensor.type = type_of(weights, weight->kind, tensor.rank, tensor.columns, type);
         tensor.name = name_of(model, weight, weight->kind, name, "");
         g_array_append_val(tensors, tensor);
     }

@@ -22,7 +22,7 @@ TOKENIZERS = os.path.join(HERE, "..", "text", "fixtures")
 FIXTURES = os.path.join(HERE, "..", "exec-model", "fixtures", "gguf")
 TYPES = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16,
          "bf16": gguf.GGMLQuantizationType.BF16, "q8_0": gguf.GGMLQuantizationType.Q8_0,
-         "q4_0": gguf.GGMLQuantizationType.Q4_0}
+         "q4_0": gguf.GGMLQuantizationType.Q4_0, "mxfp4": gguf.GGMLQuantizationType.MXFP4}
 ARCH = {"llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2,
         "qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "smollm3": gguf.MODEL_ARCH.SMOLLM3,
         "gpt_oss": gguf.MODEL_ARCH.GPT_OSS}
@@ -137,7 +137,9 @@ def type_of(name, values, kind, tied):
     """The type of a tensor in a file of @kind."""
     if values.ndim < 2 or name.endswith(".bias") or "ffn_gate_inp" in name:
         return gguf.GGMLQuantizationType.F32
-    if kind in ("q8_0", "q4_0") and values.shape[-1] % 32 != 0:
+    if kind == "mxfp4" and values.ndim < 3:
+        return gguf.GGMLQuantizationType.F32  # the models' own
+    if kind in ("q8_0", "q4_0", "mxfp4") and values.shape[-1] % 32 != 0:
         return gguf.GGMLQuantizationType.F16
     if kind == "q4_0" and (name == "output.weight" or name == "token_embd.weight" and tied):
         return gguf.GGMLQuantizationType.Q8_0
@@ -156,6 +158,36 @@ def compare_tensors(what, path, row, tensors, kind):
         check(tensor.tensor_type == wanted_type, f"{what}: {name} is {tensor.tensor_type.name}")
         check(list(tensor.shape) == list(reversed(values.shape)), f"{what}: {name} has shape {list(tensor.shape)}")
         check(tensor.data.tobytes() == bits.tobytes(), f"{what}: {name} differs")
+
+
+def compare_packed(folder):
+    """A GPT-OSS as it is published: experts in MXFP4, whose values must stay the same. Returns: the file"""
+    path = os.path.join(folder, "packed")
+    run("init", os.path.join(FIXTURES, "gpt-oss.json"), "-o", path, "--seed", "1", "--base", "mxfp4")
+    shutil.copy(os.path.join(TOKENIZERS, "gpt-oss.json"), os.path.join(path, "tokenizer.json"))
+    run("export", path, "--gguf", path + ".gguf")
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(path + ".gguf").tensors}
+    table = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
+    with open(os.path.join(path, "model.safetensors"), "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header, data = json.loads(file.read(length)), file.read()
+
+    def bytes_of(name):
+        first, end = header[name]["data_offsets"]
+        return np.frombuffer(data[first:end], dtype=np.uint8).reshape(header[name]["shape"])
+
+    for name in [name[:-len("_blocks")] for name in header if name.endswith("_blocks")]:
+        blocks, scales = bytes_of(name + "_blocks"), bytes_of(name + "_scales")
+        values = np.stack([table[blocks & 15], table[blocks >> 4]], axis=-1).reshape(*scales.shape, 32)
+        values = np.ldexp(values, scales[..., None].astype(int) - 127).reshape(*scales.shape[:2], -1)
+        layer = "blk." + name.split(".")[2]
+        parts = {"ffn_gate_exps": values[:, 0::2], "ffn_up_exps": values[:, 1::2]}
+        for part, wanted in parts.items() if "gate_up" in name else [("ffn_down_exps", values)]:
+            tensor = found[f"{layer}.{part}.weight"]
+            check(tensor.tensor_type == gguf.GGMLQuantizationType.MXFP4, f"packed: {tensor.name} is another type")
+            check(np.array_equal(gguf.quants.dequantize(tensor.data, tensor.tensor_type), wanted),
+                  f"packed: {tensor.name} has other values")
+    return path + ".gguf"
 
 
 # ---- what llama.cpp must say ----
@@ -235,7 +267,7 @@ def main():
                 row = json.load(file)
             tensors = make(folder, name, row)
             path = os.path.join(folder, name)
-            for kind in TYPES:
+            for kind in (kind for kind in TYPES if kind != "mxfp4" or "moe" in name or "oss" in name):
                 out = f"{path}-{kind}.gguf"
                 run("export", path, "--gguf", out, "--quantize", kind)
                 compare_tensors(f"{name} {kind}", out, row, tensors, kind)
@@ -259,6 +291,12 @@ def main():
             lora(folder, name, path, "all-linear")
             if name == "gpt-oss":
                 lora(folder, name, path, "[q_proj, mlp.experts.gate_up_proj, mlp.experts.down_proj, mlp.router]")
+        packed = compare_packed(folder)
+        if "--no-llama" not in sys.argv:
+            llm = open_llama(packed)
+            ids = [int(id) for id in llm.tokenize(TEXT.encode(), add_bos=False)][:60]
+            gap, same = compare_answers("packed", llm, packed[:-len(".gguf")], folder, ids, 2e-2)
+            print(f"packed: loss differs by {gap:.1e}, {same} of 8 answers are the same")
     if "--write" in sys.argv and wrong == 0:
         with open(os.path.join(FIXTURES, "sha256"), "w") as file:
             file.writelines(sums)

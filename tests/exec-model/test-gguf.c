@@ -207,9 +207,15 @@ RP_TEST(quantizes_blocks_as_gguf_does)
     assert_int_equal(block[2], 0x00);
     assert_int_equal(block[3], 0x89);
     assert_int_equal(block[17], 0xf8);
+    memset(values, 0, sizeof values);
+    values[0] = -6, values[1] = 0.5f, values[2] = 1.25f, values[16] = 2.75f, values[17] = -0.1f;
+    rp_gguf_encode(RP_GGUF_MXFP4, values, 32, block);
+    assert_int_equal(block[0], 127); /* 2^0 */
+    assert_int_equal(block[1], 0x5f);
+    assert_int_equal(block[2], 0x01);
+    assert_int_equal(block[3], 0x02); /* the smaller of two */
+    memset(values, 0, sizeof values);
     values[5] = 1e-45f; /* its inverse is infinite */
-    memset(values, 0, 5 * sizeof *values);
-    values[16] = values[31] = 0;
     rp_gguf_encode(RP_GGUF_Q8_0, values, 32, block);
     assert_int_equal(block[7], 0);
 }
