@@ -189,9 +189,10 @@ static char *
 name_of(const char *path)
 {
     g_autofree char *full = g_canonicalize_filename(path, NULL);
-    g_autofree char *directory = g_file_test(full, G_FILE_TEST_IS_DIR) || rp_model_is_hub_name(path)
-                                     ? g_strdup(full)
-                                     : g_path_get_dirname(full);
+    g_autofree char *hub = rp_model_hub_name(path, NULL);
+    g_autofree char *directory = g_file_test(full, G_FILE_TEST_IS_DIR) ? g_strdup(full)
+                                 : hub != NULL                         ? g_strdup(hub)
+                                                                       : g_path_get_dirname(full);
 
     return g_path_get_basename(directory);
 }

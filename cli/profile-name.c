@@ -149,9 +149,10 @@ rp_cli_open_model(const char *word, RpModel *model, char **name, GError **error)
 
     if (!rp_run_find_model(word, model, error))
         return FALSE;
-    g_autofree char *base = g_path_get_basename(rp_model_is_hub_name(word) ? word
-                                                : directory != NULL        ? directory
-                                                                           : model->name);
+    g_autofree char *hub = rp_model_hub_name(word, NULL);
+    g_autofree char *base = g_path_get_basename(hub != NULL         ? hub
+                                                : directory != NULL ? directory
+                                                                    : model->name);
 
     *name = rp_profile_text(base, MAX_NAME);
     model->name = model->hf_name = *name;

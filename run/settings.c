@@ -104,8 +104,9 @@ static const RpSetting settings[] = {
     {"model", TEXT(model), .required = TRUE, .others = "base_model model_name_or_path",
      .help =
          "directory with config.json and model.safetensors (or shards), or a name that the hub's "
-         "cache has, as Qwen/Qwen3-8B (`hf download`); random:NAME of the "
-         "catalogue, or random:DIR with config.json: random weights, made in memory"},
+         "cache has (`hf download`), as Qwen/Qwen3-8B or, of a branch, a tag or a commit, "
+         "Qwen/Qwen3-8B@REVISION; random:NAME of the catalogue, or random:DIR with config.json: "
+         "random weights, made in memory"},
     {"data", STAGES(data), .required = TRUE, .others = "dataset datasets train_file",
      .help = "samples: files, folders or patterns as [a.jsonl, b.json.gz, c/*.jsonl.zst]; or one "
              ".bin of ids"},

@@ -72,17 +72,33 @@ find_base(const char *base, const char *adapter)
     return NULL;
 }
 
+/* The base, as adapter_config.json names it. */
+typedef struct {
+    char *name;
+    char *revision; /* (nullable): of the hub */
+} Base;
+
+static void
+base_clear(Base *base)
+{
+    g_free(base->name);
+    g_free(base->revision);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Base, base_clear)
+
 /* The base that adapter_config.json names. (transfer full) */
 static char *
 read_base(const char *adapter, GError **error)
 {
     static const RpJsonField rows[] = {
-        {"base_model_name_or_path", read_text, .null_is_absent = TRUE},
+        {"base_model_name_or_path", read_text, .offset = offsetof(Base, name),
+         .null_is_absent = TRUE},
+        {"revision", read_text, .offset = offsetof(Base, revision), .null_is_absent = TRUE},
         {NULL, rp_json_read_ignored},
     };
     g_autofree char *path = g_build_filename(adapter, RP_ADAPTER_CONFIG, NULL);
     g_autofree char *shown = rp_display_name(path);
-    g_autofree char *base = NULL;
+    g_auto(Base) read = {0};
     gsize length = 0;
     g_autofree char *text = rp_file_read(path, MAX_CONFIG_BYTES, &length, error);
     RpJsonPull pull;
@@ -90,8 +106,12 @@ read_base(const char *adapter, GError **error)
     if (text == NULL ||
         !rp_json_pull_init(&pull, shown, text, length, RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_SYNTAX,
                            error) ||
-        !rp_json_read_record(&pull, rows, G_N_ELEMENTS(rows), &base, NULL))
+        !rp_json_read_record(&pull, rows, G_N_ELEMENTS(rows), &read, NULL))
         return NULL;
+    g_autofree char *base =
+        read.name != NULL && read.revision != NULL && rp_model_is_hub_name(read.name)
+            ? g_strconcat(read.name, "@", read.revision, NULL)
+            : g_strdup(read.name);
     char *path_of_base = base != NULL && *base != '\0' ? find_base(base, adapter) : NULL;
     if (path_of_base != NULL)
         return path_of_base;

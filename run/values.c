@@ -94,6 +94,8 @@ explain_foreign(const char *key)
          "leave it out: a run does what its other keys say"},
         {" push_to_hub hub_model_id hub_strategy hub_token ",
          "leave it out: nothing is uploaded; `hf upload` does that"},
+        {" revision_of_model model_revision revision ",
+         "write it behind the model's name: model: ORG/NAME@REVISION"},
         {" dataset_text_field max_samples ",
          "leave it out: records are read as docs/data.md says, all of them"},
     };

@@ -77,12 +77,17 @@ rp_model_hint(const char *path)
     if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
         const RpModel *model = rp_model_find(path, NULL);
 
-        if (rp_model_is_hub_name(path)) {
-            g_autofree char *cached = rp_model_hub_directory(path);
+        g_autofree char *revision = NULL;
+        g_autofree char *name = rp_model_hub_name(path, &revision);
 
-            return g_strdup_printf("no such directory, and %s has no whole snapshot either; `hf "
-                                   "download %s` fetches the model there",
-                                   cached, path);
+        if (name != NULL) {
+            g_autofree char *cached = rp_model_hub_directory(name);
+
+            return g_strdup_printf(
+                "no such directory, and %s has no whole snapshot%s%s either; "
+                "`hf download %s%s%s` fetches the model there",
+                cached, revision != NULL ? " of " : "", revision != NULL ? revision : "", name,
+                revision != NULL ? " --revision " : "", revision != NULL ? revision : "");
         }
         return model == NULL || strchr(path, '/') != NULL
                    ? NULL

@@ -63,15 +63,20 @@ typedef struct {
  */
 const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Whether @word may name a model of Hugging Face's hub: "Qwen/Qwen3-8B", if nothing here is called so. */
+/* Whether @word may name a model of Hugging Face's hub: "Qwen/Qwen3-8B" or, with a branch, a tag or a commit behind it,
+ * "Qwen/Qwen3-8B@v2", if nothing here is called so. */
 gboolean rp_model_is_hub_name(const char *word);
-/* The folder of its cache for the model @name: in HF_HUB_CACHE, HF_HOME/hub, or the user's cache. (transfer full) */
+/* Such a name without its @revision, which is %NULL if there is none; else %NULL. @revision: (out) (optional)
+ * (transfer full). (transfer full) (nullable) */
+char *rp_model_hub_name(const char *word, char **revision);
+/* The folder of its cache for the model @name, without a revision: in HF_HUB_CACHE, HF_HOME/hub, or the user's cache. (transfer full) */
 char *rp_model_hub_directory(const char *name);
 /**
  * rp_model_path:
  * @word: a model's directory, a name of Hugging Face's hub, or a folder of its cache
  *
- * Returns: (transfer full): the directory that the cache has for it, of the revision main; else @word
+ * Returns: (transfer full): the directory that the cache has for it, of its revision or else of main; else
+ *   @word
  */
 char *rp_model_path(const char *word);
 

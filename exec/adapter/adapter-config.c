@@ -487,10 +487,12 @@ rp_adapter_config_text(const RpWeights *weights, const char *base)
     g_autoptr(GPtrArray) adapted = modules_of(weights, MODULES);
     g_autoptr(GPtrArray) saved = modules_of(weights, SAVED);
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
+    g_autofree char *revision = NULL;
+    g_autofree char *hub = rp_model_hub_name(base, &revision);
 
     rp_json_object(json, NULL);
     add_all_patterns(json, "alpha_pattern", weights, FALSE);
-    rp_json_string(json, "base_model_name_or_path", base);
+    rp_json_string(json, "base_model_name_or_path", hub != NULL ? hub : base);
     rp_json_string(json, "bias", "none");
     rp_json_bool(json, "fan_in_fan_out", FALSE);
     rp_json_bool(json, "inference_mode", TRUE);
@@ -503,6 +505,8 @@ rp_adapter_config_text(const RpWeights *weights, const char *base)
     rp_json_string(json, "peft_type", "LORA");
     rp_json_uint(json, "r", lora->rank);
     add_all_patterns(json, "rank_pattern", weights, TRUE);
+    if (revision != NULL)
+        rp_json_string(json, "revision", revision);
     add_names(json, "target_modules", rp_lora_targets(lora, rp_weights_model(weights)), adapted);
     add_parameters(json, weights);
     rp_json_string(json, "task_type", "CAUSAL_LM");

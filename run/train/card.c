@@ -36,11 +36,12 @@ static void
 add_head(GString *card, const RpTrainJob *job)
 {
     const RpRunSpec *run = job->run;
+    g_autofree char *base = rp_model_hub_name(run->model, NULL);
 
     g_string_append(card, "---\n");
-    if (rp_model_is_hub_name(run->model)) {
+    if (base != NULL) {
         g_string_append(card, "base_model: ");
-        add_quoted(card, run->model);
+        add_quoted(card, base);
         g_string_append_c(card, '\n');
     }
     g_string_append_printf(card,
