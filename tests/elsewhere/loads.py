@@ -24,6 +24,7 @@ import warnings
 import peft
 import torch
 import transformers
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
@@ -137,6 +138,9 @@ def check(program, place, name, run, ids):
     saved = output / "checkpoint-3"
     here = (saved,) if targets is None else (base, f"lora.start={saved}")
     told, gradients = look(program, place, *here)
+    card = ModelCard.load(saved / "README.md").data
+    if card.library_name != ("transformers" if targets is None else "peft") or card.pipeline_tag != "text-generation":
+        sys.exit(f"{saved}: the model card says {card}")
     if targets is not None:
         roundpipe(program, "merge", base, saved, "-o", joined)
     if targets is None:
