@@ -1,4 +1,4 @@
-/* `roundpipe report` of recordings by torch.profiler: figures of each device. */
+/* `roundpipe report` of recordings by other programs: figures of each device. */
 #include "cli/cli.h"
 
 #include <string.h>
@@ -15,13 +15,28 @@
 #define PIECE_BYTES ((gsize)1 << 20)
 #define HEAD_BYTES 256 /* hold the first key */
 
+/* Files of Nsight Systems that it alone can read, and those that it exports. */
+static const char *const own_suffixes[] = {".nsys-rep", ".qdrep", ".qdstrm"};
+static const char *const sqlite_suffixes[] = {".sqlite", ".sqlite3", ".db"};
+
 /* ---- files ---- */
+
+static gboolean
+has_suffix(const char *path, const char *const *suffixes, guint n)
+{
+    for (guint i = 0; i < n; i++)
+        if (g_str_has_suffix(path, suffixes[i]))
+            return TRUE;
+    return FALSE;
+}
 
 /* Recordings are told from traces of roundpipe by the first key; one that is compressed is no trace. */
 static gboolean
 is_recording(const char *path)
 {
-    if (g_str_has_suffix(path, ".gz"))
+    if (g_str_has_suffix(path, ".gz") ||
+        has_suffix(path, own_suffixes, G_N_ELEMENTS(own_suffixes)) ||
+        has_suffix(path, sqlite_suffixes, G_N_ELEMENTS(sqlite_suffixes)))
         return TRUE;
     if (!g_str_has_suffix(path, ".json"))
         return FALSE;
@@ -78,11 +93,25 @@ load(const char *path, const RpWorkPatterns *patterns, GError **error)
 
         return text != NULL ? rp_kineto_parse(path, text->str, text->len, patterns, error) : NULL;
     }
+    if (has_suffix(path, own_suffixes, G_N_ELEMENTS(own_suffixes))) {
+        g_autofree char *shown = rp_display_name(path);
+
+        (void)rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
+                      "%s: expected a SQLite file, found a report that only nsys reads; export it: "
+                      "nsys export --type sqlite %s",
+                      shown, shown);
+        return NULL;
+    }
     g_autoptr(GMappedFile) file = rp_file_map(path, error);
 
-    return file != NULL ? rp_kineto_parse(path, g_mapped_file_get_contents(file),
-                                          g_mapped_file_get_length(file), patterns, error)
-                        : NULL;
+    if (file == NULL)
+        return NULL;
+    const char *text = g_mapped_file_get_contents(file);
+    const gsize length = g_mapped_file_get_length(file);
+
+    return has_suffix(path, sqlite_suffixes, G_N_ELEMENTS(sqlite_suffixes))
+               ? rp_nsight_parse(path, text, length, patterns, error)
+               : rp_kineto_parse(path, text, length, patterns, error);
 }
 
 static RpWorkPatterns *
@@ -249,7 +278,8 @@ check(const RpArgs *args, char *const *paths, GError **error)
             g_autofree char *shown = rp_display_name(*path);
 
             return rp_cli_refuse(
-                error, "FILE: expected recordings of torch.profiler alone, found %s", shown);
+                error, "FILE: expected recordings of torch.profiler or nsys alone, found %s",
+                shown);
         }
     }
     return TRUE;

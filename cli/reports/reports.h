@@ -188,7 +188,7 @@ RpFigure *rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile
 /* Reports what differs between two traces of one plan. */
 gboolean rp_cli_late(const RpArgs *args, char *const *paths, RpReport *report, GError **error);
 
-/* Whether files are recordings by torch.profiler, or some are; then reports how busy each device is. */
+/* Whether files are recordings by torch.profiler or nsys, or some are; then reports how busy each device is. */
 gboolean rp_cli_are_recordings(const RpArgs *args, char *const *paths);
 gboolean rp_cli_recordings(const RpArgs *args, char *const *paths, RpReport *report,
                            GError **error);

@@ -80,11 +80,15 @@ shift(RpRecording *recording, gint64 by_ns)
 {
     recording->origin_ns -= by_ns;
     for (guint d = 0; d < recording->devices->len; d++) {
-        const GArray *spans = g_array_index(recording->devices, RpRecordedDevice, d).spans;
+        const RpRecordedDevice *device = &g_array_index(recording->devices, RpRecordedDevice, d);
 
-        for (guint i = 0; i < spans->len; i++) {
-            g_array_index(spans, RpWorkSpan, i).start_ns += by_ns;
-            g_array_index(spans, RpWorkSpan, i).end_ns += by_ns;
+        for (guint i = 0; i < device->spans->len; i++) {
+            g_array_index(device->spans, RpWorkSpan, i).start_ns += by_ns;
+            g_array_index(device->spans, RpWorkSpan, i).end_ns += by_ns;
+        }
+        for (guint i = 0; i < device->actions->len; i++) {
+            g_array_index(device->actions, RpRecordedAction, i).start_ns += by_ns;
+            g_array_index(device->actions, RpRecordedAction, i).end_ns += by_ns;
         }
     }
     shift_steps(recording->steps, by_ns);
@@ -164,8 +168,8 @@ rp_recordings_join(GPtrArray *recordings, RpRecordedClock *clock, guint64 *step,
     *clock = recordings->len == 1 ? RP_CLOCK_OWN : clocks ? RP_CLOCK_COMMON : RP_CLOCK_STEP;
     if (*clock == RP_CLOCK_STEP && !common)
         return rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_CLOCK,
-                       "%s: expected baseTimeNanoseconds in every file, or a ProfilerStep that all "
-                       "files have, to join %u files by; report each alone",
+                       "%s: expected a clock (baseTimeNanoseconds, utcEpochNs) in every file, or a "
+                       "ProfilerStep that all files have, to join %u files by; report each alone",
                        first->file, recordings->len);
     if (*clock == RP_CLOCK_COMMON && !check_clocks(recordings, common ? step : NULL, error))
         return FALSE;

@@ -2,15 +2,19 @@
  * Recordings: the work of GPUs in a training by any program, as a profiler of others wrote it down.
  *
  *   rp_kineto_parse()       a file of torch.profiler: spans of each device, and its steps
+ *   rp_nsight_parse()       the same of Nsight Systems
  *   rp_recordings_join()    files of several ranks: onto one clock
  *   rp_recorded_window()    which part of them is looked at
  *   rp_recorded_figures()   how busy a device is there, and why it is not
+ *   rp_recorded_boxes()     the same as a picture
+ *   rp_recordings_trace()   actions, where the program noted them: to be compared with a schedule
  *
- * A recording knows kernels, but neither stages nor micro-batches: it is no RpTrace.
+ * A recording knows kernels. Stages and micro-batches it knows only if the program noted its actions.
  */
 #pragma once
 
-#include <glib.h>
+#include "core/schedules/schedule.h"
+#include "core/trace/trace.h"
 
 #define RP_RECORDING_ERROR (rp_recording_error_quark())
 GQuark rp_recording_error_quark(void);
@@ -18,7 +22,7 @@ GQuark rp_recording_error_quark(void);
 typedef enum {
     RP_RECORDING_ERROR_FILE,  /* a file that is cut, wrong or has no work of a GPU */
     RP_RECORDING_ERROR_CLOCK, /* files that do not belong together */
-    RP_RECORDING_ERROR_STEPS, /* steps that no file has */
+    RP_RECORDING_ERROR_STEPS, /* steps that no file has, or no notes of actions */
     RP_RECORDING_ERROR_KINDS  /* a line of a file of patterns */
 } RpRecordingError;
 
@@ -62,7 +66,18 @@ typedef struct {
     gint64 start_ns;
     gint64 end_ns;
     RpWorkKind kind;
+    guint32 name; /* index of the recording's names */
 } RpWorkSpan;
+
+/* An action that the program noted, on the device that ran it: from its first compute to its last. */
+typedef struct {
+    gint64 start_ns;
+    gint64 end_ns;
+    RpAction action;
+} RpRecordedAction;
+
+/* Compares by time structs that begin with start_ns and end_ns, for g_array_sort(). */
+gint rp_recorded_compare(gconstpointer a, gconstpointer b);
 
 typedef struct {
     guint64 number;
@@ -73,6 +88,8 @@ typedef struct {
 typedef struct {
     guint64 number; /* in its process */
     GArray *spans;  /* (element-type RpWorkSpan): in the order of the file */
+    GArray
+        *actions; /* (element-type RpRecordedAction): in the order of time, none beside another */
 } RpRecordedDevice;
 
 /* One file. Times are from its first event, until it is joined. */
@@ -82,6 +99,7 @@ typedef struct {
     gboolean has_clock;   /* the file says when its clock began */
     gboolean has_rank;    /* the file says its rank */
     guint64 rank;         /* of its process */
+    GPtrArray *names;     /* (element-type char *): of kernels */
     GArray *devices;      /* (element-type RpRecordedDevice): by number */
     GArray *steps;        /* (element-type RpRecordedStep): on the host, by number */
     GArray *device_steps; /* the same on devices: from its first work to its last */
@@ -104,6 +122,22 @@ gboolean rp_kineto_is(const char *text, gsize length);
  * Errors: RP_RECORDING_ERROR_FILE, with file, line, column, key, the expected and the found value
  */
 RpRecording *rp_kineto_parse(const char *name, const char *text, gsize length,
+                             const RpWorkPatterns *patterns,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether @text begins as a file of SQLite does. */
+gboolean rp_nsight_is(const char *text, gsize length);
+
+/**
+ * rp_nsight_parse:
+ * @text: @length bytes, which stay as they are
+ *
+ * Reads what `nsys export --type sqlite` writes: kernels, graphs, copies and fills of memory on devices, and the ranges of
+ * NVTX that are steps ("ProfilerStep#3") or actions.
+ *
+ * Errors: RP_RECORDING_ERROR_FILE, with file, table, row, column, the expected and the found value
+ */
+RpRecording *rp_nsight_parse(const char *name, const char *text, gsize length,
                              const RpWorkPatterns *patterns,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
@@ -174,3 +208,29 @@ RpRecordedFigures rp_recorded_figures(const RpRecordedDevice *device,
 void rp_recorded_figures_add(RpRecordedFigures *sum, const RpRecordedFigures *figures);
 /* @part_ns of the window, as a share. */
 double rp_recorded_share(const RpRecordedFigures *figures, gint64 part_ns);
+
+/* ---- as a picture, and as a trace ---- */
+
+/* Work of one kind that overlaps is one box. */
+typedef struct {
+    gint64 start_ns;
+    gint64 end_ns;
+    guint32 name; /* of the longest in it */
+    guint32 count;
+} RpRecordedBox;
+
+/* Boxes of @kind that take time in the window, in the order of time, cut at its borders.
+ * Returns: (element-type RpRecordedBox) (transfer full) */
+GArray *rp_recorded_boxes(const RpRecordedDevice *device, RpWorkKind kind,
+                          const RpRecordedWindow *window);
+
+/**
+ * rp_recordings_trace:
+ * @recordings: joined
+ *
+ * The actions of all devices, those of the first file first. The k-th time that an action runs is its iteration k - 1.
+ *
+ * Returns: (transfer full): measured, of compute alone
+ * Errors: RP_RECORDING_ERROR_STEPS if no action was noted
+ */
+RpTrace *rp_recordings_trace(const GPtrArray *recordings, GError **error) G_GNUC_WARN_UNUSED_RESULT;
