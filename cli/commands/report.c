@@ -152,6 +152,17 @@ read_trace(const char *path, Sources *page, GError **error)
                    "%s: expected a trace with tasks, found none", page->files[n]);
 }
 
+/* One trace of all recordings from @words on. */
+static gboolean
+read_recordings(char *const *words, Sources *page, const RpArgs *args, GError **error)
+{
+    page->traces[page->n] = rp_cli_recordings_trace(args, words, error);
+    if (page->traces[page->n] == NULL)
+        return FALSE;
+    page->files[page->n++] = rp_cli_recordings_name(words);
+    return TRUE;
+}
+
 /* A directory, its metrics, or a run file; all else is a trace. */
 static gboolean
 is_run(const char *word)
@@ -298,9 +309,14 @@ match(Sources *page, const char *iterations, GError **error)
 }
 
 static gboolean
-read_sources(Sources *page, char *const *words, const char *iterations, GError **error)
+read_sources(Sources *page, char *const *words, const RpArgs *args, GError **error)
 {
     for (char *const *word = words; *word != NULL; word++) {
+        if (rp_cli_is_recording(*word)) {
+            if (!read_recordings(word, page, args, error))
+                return FALSE;
+            break; /* all that follow are of the same run */
+        }
         if (!is_run(*word) && !read_trace(*word, page, error))
             return FALSE;
         if (is_run(*word) && page->run_word != NULL)
@@ -311,7 +327,7 @@ read_sources(Sources *page, char *const *words, const char *iterations, GError *
     }
     if (page->run_word != NULL && (!read_run(page, error) || !find_measured(page, error)))
         return FALSE;
-    return add_predicted(page, error) && match(page, iterations, error);
+    return add_predicted(page, error) && match(page, args->range, error);
 }
 
 /* ---- what the page says ---- */
@@ -577,9 +593,29 @@ add_word(GString *command, const char *word)
     g_string_append_printf(command, " %s", quoted);
 }
 
+/* (transfer full): the command that makes a page */
+static char *
+command_of(char *const *words, const RpArgs *args, const char *output)
+{
+    GString *command = g_string_new("roundpipe report");
+
+    for (char *const *word = words; *word != NULL; word++)
+        add_word(command, *word);
+    if (args->range != NULL) {
+        g_string_append(command, " --iterations");
+        add_word(command, args->range);
+    }
+    if (args->kinds != NULL) {
+        g_string_append(command, " --kinds");
+        add_word(command, args->kinds);
+    }
+    g_string_append(command, " -o");
+    add_word(command, output);
+    return g_string_free(command, FALSE);
+}
+
 static void
-add_commands(const Sources *sources, char *const *words, const char *iterations, const char *output,
-             RpPage *page)
+add_commands(const Sources *sources, const char *command, RpPage *page)
 {
     g_autoptr(GString) commands = g_string_new(NULL);
 
@@ -588,15 +624,7 @@ add_commands(const Sources *sources, char *const *words, const char *iterations,
         add_word(commands, sources->run_path);
         g_string_append_c(commands, '\n');
     }
-    g_string_append(commands, "roundpipe report");
-    for (char *const *word = words; *word != NULL; word++)
-        add_word(commands, *word);
-    if (iterations != NULL) {
-        g_string_append(commands, " --iterations");
-        add_word(commands, iterations);
-    }
-    g_string_append(commands, " -o");
-    add_word(commands, output);
+    g_string_append(commands, command);
     rp_page_head(page, "Commands");
     rp_page_quote(page, NULL, commands->str);
 }
@@ -640,7 +668,7 @@ add_traces(const Sources *sources, RpPage *page)
 }
 
 static char *
-make_page(const Sources *sources, char *const *words, const RpArgs *args, const char *output)
+make_page(const Sources *sources, char *const *words, const char *command)
 {
     g_autofree char *whole =
         g_canonicalize_filename(sources->run_word != NULL ? sources->run_word : words[0], NULL);
@@ -653,7 +681,7 @@ make_page(const Sources *sources, char *const *words, const RpArgs *args, const 
     if (sources->n > 0)
         add_traces(sources, page);
     add_plan(sources, page);
-    add_commands(sources, words, args->range, output, page);
+    add_commands(sources, command, page);
     return rp_page_finish(page);
 }
 
@@ -684,8 +712,19 @@ check_late(const RpArgs *args, char *const *words, GError **error)
                rp_cli_refuse(error, "%s: expected --late, whose lists it is for", lists);
     if (args->output != NULL)
         return rp_cli_refuse(error, "--output: expected no --late, which writes no page");
-    return g_strv_length((char **)words) == 2 ||
+    return g_strv_length((char **)words) == 2 || rp_cli_are_compared(words) ||
            rp_cli_refuse(error, "--late: expected PREDICTED MEASURED, two traces");
+}
+
+/* Whether a page is of recordings: of those alone, or with --kinds, which is for nothing else. */
+static gboolean
+are_recordings(const RpArgs *args, char *const *words)
+{
+    gboolean any = args->kinds != NULL;
+
+    for (char *const *word = words; *word != NULL; word++)
+        any |= rp_cli_is_recording(*word);
+    return any && !rp_cli_are_compared(words);
 }
 
 static gboolean
@@ -699,11 +738,13 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
         return FALSE;
     if (args->late)
         return rp_cli_late(args, words, report, error);
-    if (rp_cli_are_recordings(args, words))
-        return rp_cli_recordings(args, words, report, error);
-    if (!check_files(words, output, error) || !read_sources(&sources, words, args->range, error))
+    g_autofree char *command = command_of(words, args, output);
+
+    if (are_recordings(args, words))
+        return rp_cli_recordings(args, words, command, report, error);
+    if (!check_files(words, output, error) || !read_sources(&sources, words, args, error))
         return FALSE;
-    g_autofree char *html = make_page(&sources, words, args, output);
+    g_autofree char *html = make_page(&sources, words, command);
 
     if (!rp_cli_write_text(output, html, error))
         return FALSE;
@@ -716,7 +757,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 }
 
 static const RpUse uses[] = {
-    {"output", "the page (default: " DEFAULT_OUTPUT ")", "FILE.html"},
+    {"output", "the page (default: " DEFAULT_OUTPUT "; of recordings alone none)", "FILE.html"},
     {"iterations:range",
      "show iterations A to B - 1 (default: the steady state of a run that is only planned, else "
      "all; with --late those that both have)"},
@@ -738,14 +779,15 @@ const RpCommand rp_command_report = {
         "directory of roundpipe train, a run file, or a trace; a predicted and a measured trace\n"
         "stand above each other. With --late it lists the tasks of two traces that differ most.\n"
         "Traces are written by simulate, replay and train with --trace. Of recordings by\n"
-        "torch.profiler (.json, .json.gz) or Nsight Systems (.sqlite), a file a rank, it prints "
-        "how\n"
-        "busy each device is.\n\n"
+        "torch.profiler (.json, .json.gz) or Nsight Systems (.sqlite), a file a rank, it prints how\n"
+        "busy each device is, and with -o it writes their timeline. Behind a predicted trace\n"
+        "recordings are one trace, of the actions that the program noted.\n\n"
         "Example:\n"
         "  roundpipe report runs/first -o first.html\n"
         "  roundpipe report predicted.json measured.json\n"
         "  roundpipe report --late predicted.json measured.json\n"
-        "  roundpipe report rank0.json.gz rank1.json.gz",
+        "  roundpipe report rank0.json.gz rank1.json.gz -o recorded.html\n"
+        "  roundpipe report --late predicted.json rank0.sqlite rank1.sqlite",
     .uses = uses,
     .defaults = &defaults,
     .run = run,

@@ -52,13 +52,16 @@ static RpTraceDiff *
 compare(const RpArgs *args, char *const *paths, const RpTraceDiffOptions *options, GError **error)
 {
     g_autoptr(RpTrace) first = rp_trace_load_chrome(paths[0], error);
-    g_autoptr(RpTrace) second = first == NULL ? NULL : rp_trace_load_chrome(paths[1], error);
+    g_autoptr(RpTrace) second = first == NULL ? NULL
+                                : rp_cli_are_compared(paths)
+                                    ? rp_cli_recordings_trace(args, &paths[1], error)
+                                    : rp_trace_load_chrome(paths[1], error);
     GError *local = NULL;
 
     if (second == NULL)
         return NULL;
     g_autofree char *first_name = rp_display_name(paths[0]);
-    g_autofree char *second_name = rp_display_name(paths[1]);
+    g_autofree char *second_name = rp_cli_recordings_name(&paths[1]);
     const RpTrace *const traces[] = {first, second};
     const char *const names[] = {first_name, second_name};
     RpTraceDiff *diff = rp_trace_diff_new(traces, names, options, &local);
@@ -117,7 +120,8 @@ report_head(RpReport *report, const RpArgs *args, const RpTraceDiff *diff, char 
 
     (void)rp_trace_diff_pairs(diff, &n);
     for (guint i = 0; i < RP_N_TRACE_SIDES; i++) {
-        g_autofree char *file = rp_display_name(paths[i]);
+        g_autofree char *file =
+            i > 0 ? rp_cli_recordings_name(&paths[i]) : rp_display_name(paths[i]);
 
         rp_report_say(report, "%-9s  %s (%s)", rp_diff_label(diff, (RpTraceSide)i), file,
                       origin_name(diff, (RpTraceSide)i));

@@ -185,13 +185,21 @@ RpFigure *rp_cli_memory_chart(const RpRequest *request, const RpProfile *profile
  * `roundpipe report --late`: its lists and its picture.
  */
 
-/* Reports what differs between two traces of one plan. */
+/* Reports what differs between two traces of one plan; the second may be one of recordings, all paths from the second on. */
 gboolean rp_cli_late(const RpArgs *args, char *const *paths, RpReport *report, GError **error);
 
-/* Whether files are recordings by torch.profiler or nsys, or some are; then reports how busy each device is. */
-gboolean rp_cli_are_recordings(const RpArgs *args, char *const *paths);
-gboolean rp_cli_recordings(const RpArgs *args, char *const *paths, RpReport *report,
-                           GError **error);
+/* Whether a file is a recording by torch.profiler or nsys. */
+gboolean rp_cli_is_recording(const char *path);
+/* Whether recordings, all words from the second on, are compared with a trace, the first. */
+gboolean rp_cli_are_compared(char *const *words);
+
+/* Reports how busy each device of recordings is, and writes the page that args->output names. @command: for the page */
+gboolean rp_cli_recordings(const RpArgs *args, char *const *paths, const char *command,
+                           RpReport *report, GError **error);
+
+/* (transfer full): the actions that recordings of one run have notes of. */
+char *rp_cli_recordings_name(char *const *paths); /* for people: "rank0.json and 3 more" */
+RpTrace *rp_cli_recordings_trace(const RpArgs *args, char *const *paths, GError **error);
 
 /* "predicted" and "measured", or where both traces are of one origin "first" and "second". */
 const char *rp_diff_label(const RpTraceDiff *diff, RpTraceSide side);

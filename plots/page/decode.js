@@ -26,7 +26,8 @@ function decodeSums(text) {
 }
 
 // A trace: its tasks lie lane by lane, within a lane in the order of time. Of each task `gate` is the task
-// that it waited for, and `pair` the same task of the other trace; -1: none.
+// that it waited for, and `pair` the same task of the other trace; -1: none. A recording has names of kernels instead
+// (`label`), kinds of its own, and none of what else a task has.
 function decodeTrace(stored) {
   const n = stored.tasks;
   const trace = Object.assign({}, stored, {
@@ -34,10 +35,14 @@ function decodeTrace(stored) {
     gate: new Int32Array(n), pair: new Int32Array(n), rows: [],
   });
   const columns = {};
-  for (const key of ["gap", "duration", "gate"]) columns[key] = decodeNumbers(stored[key]);
+  for (const key of ["gap", "duration"]) columns[key] = decodeNumbers(stored[key]);
+  columns.gate = stored.gate ? decodeNumbers(stored.gate) : new Uint8Array(n);
   columns.pair = stored.pair ? decodeSums(stored.pair) : null;
   for (const key of ["kind", "stage", "micro_batch", "iteration", "round", "layer", "chunk", "bytes"])
-    trace[key] = decodeSums(stored[key]);
+    trace[key] = stored[key] ? decodeSums(stored[key]) : new Int8Array(n).fill(-1);
+  if (stored.work) trace.kind = decodeNumbers(stored.work);
+  if (stored.label) trace.label = decodeNumbers(stored.label);
+  if (stored.count) trace.count = decodeNumbers(stored.count);
   let task = 0;
   stored.lanes.forEach(([lane, count]) => {
     const row = { lane, first: task, end: task + count, busy: new Float64Array(count + 1) };

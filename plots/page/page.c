@@ -6,8 +6,8 @@
 #include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/json/json-write.h"
-#include "core/trace/needs.h"
 #include "plots/figure.h"
+#include "plots/page/pack.h"
 #include "plots/table.h"
 
 struct _RpPage {
@@ -17,6 +17,7 @@ struct _RpPage {
     gboolean more;        /* the table is hidden behind a summary */
     GString *traces;      /* JSON, an object each with commas between */
     gboolean servers;     /* one of them has tasks of the network */
+    gboolean recorded;    /* they are recordings */
     RpJsonWriter *curves; /* the open array of curves; %NULL: none yet */
 };
 
@@ -192,6 +193,39 @@ add_resource(GString *html, const char *name)
     g_string_append(html, text);
 }
 
+/* Kinds of a recording's work: its rows, and how they are drawn. */
+static const struct {
+    const char *lane;
+    const char *name;
+    RpColour colour;
+} work_kinds[RP_N_WORK_KINDS] = {
+    [RP_WORK_COMPUTE] = {"compute", "compute", RP_COLOUR_BLUE},
+    [RP_WORK_COLLECTIVE] = {"collectives", "collective", RP_COLOUR_ORANGE},
+    [RP_WORK_COPY] = {"copies", "copy", RP_COLOUR_SKY},
+};
+
+static void
+add_work_tables(GString *json)
+{
+    g_autoptr(RpJsonWriter) kinds = rp_json_writer_new(RP_JSON_COMPACT);
+    g_autoptr(RpJsonWriter) lanes = rp_json_writer_new(RP_JSON_COMPACT);
+
+    rp_json_array(kinds, NULL);
+    rp_json_array(lanes, NULL);
+    for (guint kind = 0; kind < RP_N_WORK_KINDS; kind++) {
+        rp_json_object(kinds, NULL);
+        rp_json_string(kinds, "name", work_kinds[kind].name);
+        rp_json_uint(kinds, "colour", work_kinds[kind].colour);
+        rp_json_end(kinds);
+        rp_json_string(lanes, NULL, work_kinds[kind].lane);
+    }
+    rp_json_end(kinds);
+    rp_json_end(lanes);
+    g_string_append_printf(json, "\"lanes_per_device\":%d,\n\"lane_names\":%s,\n\"kinds\":%s,\n",
+                           RP_N_WORK_KINDS, rp_json_writer_text(lanes)->str,
+                           rp_json_writer_text(kinds)->str);
+}
+
 /* Adds the words and colours of tasks and lanes that the scripts need. */
 static void
 add_tables(GString *json, gboolean servers)
@@ -225,7 +259,10 @@ add_data(RpPage *page, GString *html)
 
     if (page->curves != NULL)
         rp_json_end(page->curves);
-    add_tables(json, page->servers);
+    if (page->recorded)
+        add_work_tables(json);
+    else
+        add_tables(json, page->servers);
     g_string_append_printf(json, "\"curves\":%s,\n\"traces\":[\n%s]}\n",
                            page->curves != NULL ? rp_json_writer_text(page->curves)->str : "[]",
                            page->traces->str);
@@ -263,214 +300,6 @@ rp_page_finish(RpPage *page)
 }
 
 /* ---- traces: their description in words, and the places of their pictures ---- */
-
-/* Numbers of a page: columns of differences as varints in base64, a byte or two a task each. */
-
-/* Zigzag, seven bits a byte, the lowest first. */
-static void
-add_varint(GByteArray *bytes, gint64 value)
-{
-    guint64 left = ((guint64)value << 1) ^ (value < 0 ? G_MAXUINT64 : 0);
-
-    do {
-        const guint8 byte = (guint8)((left & 127) | (left > 127 ? 128 : 0));
-
-        g_byte_array_append(bytes, &byte, 1);
-        left >>= 7;
-    } while (left > 0);
-}
-
-static void
-end_column(RpJsonWriter *json, const char *key, GByteArray *bytes)
-{
-    g_autofree char *text = g_base64_encode(bytes->data, bytes->len);
-
-    rp_json_string(json, key, text);
-    g_byte_array_set_size(bytes, 0);
-}
-
-/* Columns that change little from one task to the next, so that their differences compress well. */
-static gint64
-member(const RpTraceRecord *record, guint column)
-{
-    const guint32 values[] = {record->kind,  record->stage, record->micro_batch, record->iteration,
-                              record->round, record->layer, record->chunk};
-
-    if (column == G_N_ELEMENTS(values))
-        return (gint64)MIN(record->bytes, (guint64)1 << 52);
-    return values[column] == RP_NONE ? -1 : (gint64)values[column];
-}
-
-static const char *const member_keys[] = {"kind",  "stage", "micro_batch", "iteration",
-                                          "round", "layer", "chunk",       "bytes"};
-
-/* Records by place. (transfer full) */
-static const RpTraceRecord **
-in_places(const RpTrace *trace, const guint32 *places)
-{
-    const gsize n = rp_trace_n_records(trace);
-    const RpTraceRecord **sorted = g_new(const RpTraceRecord *, n + 1);
-
-    for (gsize i = 0; i < n; i++)
-        sorted[places[i]] = rp_trace_records(trace) + i;
-    return sorted;
-}
-
-static void
-pack_lanes(RpJsonWriter *json, const RpTraceRecord *const *sorted, gsize n)
-{
-    rp_json_array(json, "lanes");
-    for (gsize first = 0, end; first < n; first = end) {
-        for (end = first + 1; end < n && sorted[end]->lane == sorted[first]->lane;)
-            end++;
-        rp_json_array(json, NULL);
-        rp_json_uint(json, NULL, sorted[first]->lane);
-        rp_json_uint(json, NULL, end - first);
-        rp_json_end(json);
-    }
-    rp_json_end(json);
-}
-
-/* From the end of the task before it on its lane, and how much longer than that it takes. */
-static void
-pack_times(RpJsonWriter *json, const RpTraceRecord *const *sorted, gsize n)
-{
-    g_autoptr(GByteArray) gaps = g_byte_array_new();
-    g_autoptr(GByteArray) durations = g_byte_array_new();
-    gint64 end_ns = 0, before_ns = 0;
-
-    for (gsize i = 0; i < n; i++) {
-        const gint64 duration_ns = sorted[i]->end_ns - sorted[i]->start_ns;
-
-        if (i == 0 || sorted[i]->lane != sorted[i - 1]->lane)
-            end_ns = before_ns = 0;
-        add_varint(gaps, sorted[i]->start_ns - end_ns);
-        add_varint(durations, duration_ns - before_ns);
-        end_ns = sorted[i]->end_ns;
-        before_ns = duration_ns;
-    }
-    end_column(json, "gap", gaps);
-    end_column(json, "duration", durations);
-}
-
-static void
-pack_gates(RpJsonWriter *json, const RpPageTrace *trace, const guint32 *places,
-           const RpTraceRecord *const *sorted)
-{
-    const gsize n = rp_trace_n_records(trace->trace);
-    const RpTraceRecord *records = rp_trace_records(trace->trace);
-    g_autofree guint32 *gates = rp_trace_gates(trace->trace, trace->plan);
-    g_autoptr(GByteArray) bytes = g_byte_array_new();
-
-    for (gsize place = 0; place < n; place++) {
-        const guint32 gate = gates[sorted[place] - records];
-
-        add_varint(bytes, gate == RP_NONE ? 0 : (gint64)place - (gint64)places[gate]);
-    }
-    end_column(json, "gate", bytes);
-}
-
-/* A curve of memory, for the JSON of its trace. */
-static void
-pack_memory(RpJsonWriter *json, guint arena, const GArray *steps)
-{
-    g_autoptr(GByteArray) bytes = g_byte_array_new();
-
-    rp_json_object(json, NULL);
-    rp_json_uint(json, "arena", arena);
-    rp_json_uint(json, "steps", steps->len);
-    for (guint column = 0; column < 2; column++) {
-        gint64 before = 0;
-
-        for (guint i = 0; i < steps->len; i++) {
-            const RpMemoryStep *step = &g_array_index(steps, RpMemoryStep, i);
-            const gint64 value =
-                column == 0 ? step->time_ns : (gint64)MIN(step->bytes, (guint64)1 << 52);
-
-            add_varint(bytes, value - before);
-            before = value;
-        }
-        end_column(json, column == 0 ? "time" : "bytes", bytes);
-    }
-    rp_json_end(json);
-}
-
-/* Where each record stands when they lie lane by lane. (transfer full) */
-static guint32 *
-places_of(const RpTrace *trace)
-{
-    const RpTraceRecord *records = rp_trace_records(trace);
-    const gsize n = rp_trace_n_records(trace);
-    const gsize n_lanes = (gsize)rp_trace_gpus(trace) * RP_LANES_PER_DEVICE + RP_HOST_LANES;
-    g_autofree guint32 *next = g_new0(guint32, n_lanes + 1);
-    guint32 *places = g_new(guint32, n + 1);
-
-    for (gsize i = 0; i < n; i++)
-        next[records[i].lane + 1]++;
-    for (gsize lane = 0; lane < n_lanes; lane++)
-        next[lane + 1] += next[lane];
-    for (gsize i = 0; i < n; i++)
-        places[i] = next[records[i].lane]++;
-    return places;
-}
-
-/*
- * @places: (array): by index of a record its place in the packed trace
- * @twins: (nullable) (array): by index of a record one more than the place of the same task in the
- *   other trace; 0: it has none
- *
- * Appends the trace's JSON (decode.js reads it).
- */
-static void
-pack_trace(RpPage *page, const RpPageTrace *trace, const guint32 *places, const guint32 *twins)
-{
-    g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
-    g_autofree const RpTraceRecord **sorted = in_places(trace->trace, places);
-    g_autoptr(GByteArray) bytes = g_byte_array_new();
-    const gsize n = rp_trace_n_records(trace->trace);
-
-    rp_json_object(json, NULL);
-    rp_json_string(json, "name", trace->name);
-    rp_json_uint(json, "gpus", rp_trace_gpus(trace->trace));
-    rp_json_uint(json, "tasks", n);
-    pack_lanes(json, sorted, n);
-    for (gsize i = 0; i < n; i++)
-        page->servers = page->servers || sorted[i]->kind >= RP_TASK_REDUCE;
-    pack_times(json, sorted, n);
-    for (guint column = 0; column < G_N_ELEMENTS(member_keys); column++) {
-        gint64 before = 0;
-
-        for (gsize i = 0; i < n; i++) {
-            const gint64 value = member(sorted[i], column);
-
-            add_varint(bytes, value - before);
-            before = value;
-        }
-        end_column(json, member_keys[column], bytes);
-    }
-    pack_gates(json, trace, places, sorted);
-    if (twins != NULL) {
-        gint64 before = 0;
-
-        for (gsize i = 0; i < n; i++) {
-            const gint64 value = twins[sorted[i] - rp_trace_records(trace->trace)];
-
-            add_varint(bytes, value - before);
-            before = value;
-        }
-        end_column(json, "pair", bytes);
-    }
-    if (trace->memory != NULL) {
-        rp_json_array(json, "memory");
-        for (guint arena = 0; arena < trace->memory->len; arena++)
-            pack_memory(json, arena, g_ptr_array_index(trace->memory, arena));
-        rp_json_end(json);
-    }
-    rp_json_end(json);
-    if (page->traces->len > 0)
-        g_string_append(page->traces, ",\n");
-    g_string_append(page->traces, rp_json_writer_text(json)->str);
-}
 
 #define MOST_COLUMNS 3 /* the prediction, and two traces */
 
@@ -728,6 +557,26 @@ say_length(RpPage *page, const RpPageTrace *trace)
                 trace->name, n, n == 1 ? "" : "s", steps, last, behind);
 }
 
+/* Keys, buttons and the picture's place. @box: what it is in words; @keys, @buttons: those that others lack */
+static void
+end_timeline(RpPage *page, const char *box, const char *keys, const char *buttons)
+{
+    g_string_append_printf(
+        page->body,
+        "<p class=\"soft\">In a box: %s. Ctrl and wheel zooms, dragging moves, a click keeps a "
+        "task "
+        "below. Keys: arrows go from task to task, %s; + and - zoom, 0 shows all, Page Up and Page "
+        "Down move.</p>\n"
+        "<div class=\"tools\"><button data-key=\"+\">+</button><button data-key=\"-\">-</button>"
+        "<button data-key=\"0\">all</button>%s</div>\n",
+        box, keys, buttons);
+    g_string_append(
+        page->body,
+        "<div class=\"view\"><div class=\"tall\"></div><canvas tabindex=\"0\" role=\"application\" "
+        "aria-label=\"Timeline: arrow keys go from task to task, which is told below\"></canvas>"
+        "</div>\n<div class=\"detail\" aria-live=\"polite\"></div></section>\n");
+}
+
 static void
 add_pictures(RpPage *page, const RpPageTrace *traces, guint n)
 {
@@ -736,21 +585,14 @@ add_pictures(RpPage *page, const RpPageTrace *traces, guint n)
     g_string_append(page->body, "<section id=\"timeline\"><h2>Timeline</h2>\n");
     for (guint t = 0; t < n; t++)
         say_length(page, &traces[t]);
-    g_string_append(
-        page->body,
-        "<p class=\"soft\">In a box: stage·micro-batch. Ctrl and wheel zooms, dragging moves, a "
-        "click keeps a task below. Keys: arrows go from task to task, w to the one that it waits "
-        "for, Enter zooms to it; + and - zoom, 0 shows all, n and p the next and the previous "
-        "iteration, Page Up and Page Down move.</p>\n"
-        "<div class=\"tools\"><button data-key=\"+\">+</button><button data-key=\"-\">-</button>"
-        "<button data-key=\"0\">all</button><button data-key=\"p\">previous iteration</button>"
-        "<button data-key=\"n\">next iteration</button>"
-        "<label><input type=\"checkbox\" data-lanes=\"0\" checked> compute</label>"
-        "<label><input type=\"checkbox\" data-lanes=\"1\" checked> copies</label>"
-        "<label><input type=\"checkbox\" data-lanes=\"2\" checked> host</label></div>\n"
-        "<div class=\"view\"><div class=\"tall\"></div><canvas tabindex=\"0\" role=\"application\" "
-        "aria-label=\"Timeline: arrow keys go from task to task, which is told below\"></canvas>"
-        "</div>\n<div class=\"detail\" aria-live=\"polite\"></div></section>\n");
+    end_timeline(page, "stage·micro-batch",
+                 "w to the one that it waits for, Enter zooms to it, n and p show the next and the "
+                 "previous iteration",
+                 "<button data-key=\"p\">previous iteration</button>"
+                 "<button data-key=\"n\">next iteration</button>"
+                 "<label><input type=\"checkbox\" data-lanes=\"0\" checked> compute</label>"
+                 "<label><input type=\"checkbox\" data-lanes=\"1\" checked> copies</label>"
+                 "<label><input type=\"checkbox\" data-lanes=\"2\" checked> host</label>");
     add_task_key(page, traces, n);
     for (guint t = 0; t < n; t++)
         for (guint arena = 0; traces[t].memory != NULL && arena < traces[t].memory->len; arena++)
@@ -773,6 +615,35 @@ find_twins(const RpPageTrace *traces, guint side, const guint32 *places, const R
     return twins;
 }
 
+/* @json: (transfer full) */
+static void
+add_packed(RpPage *page, char *json)
+{
+    if (page->traces->len > 0)
+        g_string_append(page->traces, ",\n");
+    g_string_append(page->traces, json);
+    g_free(json);
+}
+
+void
+rp_page_add_recordings(RpPage *page, const GPtrArray *recordings, const char *const *titles,
+                       const RpRecordedWindow *window)
+{
+    page->recorded = TRUE;
+    g_string_append(page->body, "<section id=\"timeline\"><h2>Timeline</h2>\n");
+    end_timeline(
+        page, "the name of a kernel", "Enter zooms to it",
+        "<label><input type=\"checkbox\" data-lanes=\"0\" checked> compute</label>"
+        "<label><input type=\"checkbox\" data-lanes=\"1\" checked> collectives, copies</label>");
+    g_string_append(page->body, "<p class=\"soft\">");
+    for (guint kind = 0; kind < RP_N_WORK_KINDS; kind++)
+        g_string_append_printf(page->body,
+                               "<span class=\"key\" style=\"background:#%06x\"></span>%s",
+                               work_kinds[kind].colour, work_kinds[kind].name);
+    g_string_append(page->body, "</p>\n");
+    add_packed(page, rp_pack_recordings(recordings, titles, window));
+}
+
 void
 rp_page_add_traces(RpPage *page, const RpPageTrace *traces, guint n, const RpTaskPair *pairs,
                    gsize n_pairs)
@@ -785,13 +656,16 @@ rp_page_add_traces(RpPage *page, const RpPageTrace *traces, guint n, const RpTas
     for (guint i = 0; i < n; i++)
         add_devices(page, &traces[i]);
     add_pictures(page, traces, n);
+    for (guint t = 0; t < n; t++)
+        for (gsize i = 0; i < rp_trace_n_records(traces[t].trace); i++)
+            page->servers |= rp_trace_records(traces[t].trace)[i].kind >= RP_TASK_REDUCE;
     for (guint i = 0; i < n; i++)
-        places[i] = places_of(traces[i].trace);
+        places[i] = rp_pack_places(traces[i].trace);
     for (guint i = 0; i < n; i++) {
         g_autofree guint32 *twins =
             pairs != NULL && n == 2 ? find_twins(traces, i, places[1 - i], pairs, n_pairs) : NULL;
 
-        pack_trace(page, &traces[i], places[i], twins);
+        add_packed(page, rp_pack_trace(&traces[i], places[i], twins));
     }
     for (guint i = 0; i < n; i++)
         g_free(places[i]);

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "core/recording/recording.h"
 #include "core/trace/diff.h"
 #include "core/trace/report.h"
 
@@ -48,6 +49,16 @@ typedef struct {
  */
 void rp_page_add_traces(RpPage *page, const RpPageTrace *traces, guint n, const RpTaskPair *pairs,
                         gsize n_pairs);
+
+/**
+ * rp_page_add_recordings:
+ * @recordings: (element-type RpRecording): joined
+ * @titles: (array zero-terminated=1): of all devices, those of the first recording first
+ *
+ * The timeline of a window of recordings, in place of traces.
+ */
+void rp_page_add_recordings(RpPage *page, const GPtrArray *recordings, const char *const *titles,
+                            const RpRecordedWindow *window);
 
 /* ---- curves over steps ---- */
 

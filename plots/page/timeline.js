@@ -64,7 +64,7 @@ function makeTimeline(section, traces, onView) {
   }));
   const colourOf = (trace, task) => {
     const stage = trace.stage[task];
-    const number = stage !== NONE ? stage + Math.floor(stage / 4) : Math.max(0, trace.layer[task]);
+    const number = trace.names ? trace.label[task] : stage !== NONE ? stage + Math.floor(stage / 4) : Math.max(0, trace.layer[task]);
     return colours[trace.kind[task]][number % 3];
   };
 
@@ -72,9 +72,7 @@ function makeTimeline(section, traces, onView) {
     const colour = colourOf(trace, task);
     pen.fillStyle = colour.fill;
     pen.fillRect(x, y, w > 4 ? w - 0.6 : w, ROW - 2);
-    const stage = trace.stage[task] !== NONE ? String(trace.stage[task]) : "";
-    const both = stage !== "" && trace.micro_batch[task] !== NONE ? stage + "·" + trace.micro_batch[task] : stage;
-    const label = 7 * both.length + 4 < w ? both : 7 * stage.length + 4 < w ? stage : "";
+    const label = boxText(trace, task, Math.floor((w - 4) / 7));
     if (label === "") return;
     pen.fillStyle = colour.ink;
     pen.fillText(label, Math.max(x, LEFT) + 3, y + ROW / 2 - 1);

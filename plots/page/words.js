@@ -3,6 +3,7 @@
 // "GPU 2", "CPU"; "compute".
 function laneDevice(trace, lane) {
   const device = Math.floor(lane / PAGE.lanes_per_device);
+  if (trace.devices) return trace.devices[device];
   return device < trace.gpus ? "GPU " + device : "CPU";
 }
 
@@ -19,8 +20,17 @@ function isOverlap(trace, task) {
   return PAGE.kinds[trace.kind[task]].name === "overlap";
 }
 
+// A box's, of at most so many letters.
+function boxText(trace, task, most) {
+  if (trace.names) return most > 2 ? trace.names[trace.label[task]].slice(0, most) : "";
+  const stage = trace.stage[task] !== NONE ? String(trace.stage[task]) : "";
+  const both = stage !== "" && trace.micro_batch[task] !== NONE ? stage + "·" + trace.micro_batch[task] : stage;
+  return both.length < most ? both : stage.length < most ? stage : "";
+}
+
 // "forward of stage 3, micro-batch 5"
 function taskText(trace, task) {
+  if (trace.names) return trace.names[trace.label[task]] + (trace.count[task] > 1 ? `, and ${trace.count[task] - 1} beside it` : "");
   const parts = [];
   if (trace.stage[task] !== NONE) parts.push("stage " + trace.stage[task]);
   if (trace.micro_batch[task] !== NONE) parts.push("micro-batch " + trace.micro_batch[task]);
@@ -34,6 +44,7 @@ function taskText(trace, task) {
 function waitText(trace, task, before) {
   const gate = trace.gate[task];
   const idle = before === NONE ? NONE : trace.start[task] - trace.end[before];
+  if (trace.names) return idle === NONE ? "" : "idle for " + timeText(idle) + " before";
   const words = idle > 0 ? "lane idle for " + timeText(idle) + " before; " : "";
   if (gate === NONE) return words + "waits for nothing that the trace names";
   const where = trace.lane[gate] === trace.lane[task] ? "before it on its lane" : laneText(trace, trace.lane[gate]);
@@ -44,7 +55,7 @@ function waitText(trace, task, before) {
 function describe(trace, other, task) {
   const row = trace.rows.find((r) => r.lane === trace.lane[task]);
   const lines = [
-    taskText(trace, task) + ", iteration " + trace.iteration[task] + ", round " + trace.round[task],
+    taskText(trace, task) + (trace.names ? "" : ", iteration " + trace.iteration[task] + ", round " + trace.round[task]),
     laneText(trace, trace.lane[task]) + ", " + trace.name + ": " + timeText(trace.end[task] - trace.start[task]) +
       " from " + timeText(trace.start[task]) + " to " + timeText(trace.end[task]),
   ];

@@ -131,6 +131,22 @@ RP_TEST(a_reader_sees_prediction_and_memory)
     assert_has(full, "rows without copies: 9\n");
 }
 
+#define RECORDED "@R/tests/cli/recorded/named-1f1b-"
+
+RP_TEST(a_reader_sees_kernels_of_a_recording)
+{
+    skip_without_browser();
+    rp_cli_must_run("report " RECORDED "0.json.gz " RECORDED "1.json.gz -o @T/recorded.html");
+    g_autofree char *result = browse("recorded.html");
+
+    assert_has(result, "problems: none\n");
+    assert_has(result, "hover: nvjet_sm90_"); /* a matmul */
+    assert_has(result, " | rank 0, gpu 0 compute, recorded: ");
+    assert_has(result, "zoomed: 1.500\nwheel: true\ndragged: true\nwhole: true\n");
+    assert_has(result, "rows without copies: 2\n");
+    assert_has(result, "elements from files: 0\n");
+}
+
 RP_TEST(a_reader_sees_the_loss)
 {
     skip_without_browser();
