@@ -152,7 +152,8 @@ static const RpOption options[] = {
     {"gguf", 0, FILE_(gguf), "write a model, or its adapters, for llama.cpp and its kin",
      "FILE.gguf"},
     {"quantize", 0, WORD(quantize),
-     "with --gguf: f32, f16, bf16, q8_0, q4_0 or mxfp4; adapters the first three (default: as they are)",
+     "with --gguf: f32, f16, bf16, q8_0, q4_0 or mxfp4; adapters the first three (default: as they "
+     "are)",
      "TYPE"},
     {"picture", 0, FILE_(picture), "draw the timeline: .png, .svg, .pdf or .tex", "FILE"},
     {"memory-picture", 0, FILE_(memory_picture),
