@@ -193,15 +193,14 @@ add_resource(GString *html, const char *name)
     g_string_append(html, text);
 }
 
-/* Kinds of a recording's work: its rows, and how they are drawn. */
+/* Rows of a recording's work, and its colours. */
 static const struct {
     const char *lane;
-    const char *name;
     RpColour colour;
 } work_kinds[RP_N_WORK_KINDS] = {
-    [RP_WORK_COMPUTE] = {"compute", "compute", RP_COLOUR_BLUE},
-    [RP_WORK_COLLECTIVE] = {"collectives", "collective", RP_COLOUR_ORANGE},
-    [RP_WORK_COPY] = {"copies", "copy", RP_COLOUR_SKY},
+    [RP_WORK_COMPUTE] = {"compute", RP_COLOUR_BLUE},
+    [RP_WORK_COLLECTIVE] = {"collectives", RP_COLOUR_ORANGE},
+    [RP_WORK_COPY] = {"copies", RP_COLOUR_SKY},
 };
 
 static void
@@ -214,7 +213,7 @@ add_work_tables(GString *json)
     rp_json_array(lanes, NULL);
     for (guint kind = 0; kind < RP_N_WORK_KINDS; kind++) {
         rp_json_object(kinds, NULL);
-        rp_json_string(kinds, "name", work_kinds[kind].name);
+        rp_json_string(kinds, "name", rp_work_kind_name((RpWorkKind)kind));
         rp_json_uint(kinds, "colour", work_kinds[kind].colour);
         rp_json_end(kinds);
         rp_json_string(lanes, NULL, work_kinds[kind].lane);
@@ -639,7 +638,7 @@ rp_page_add_recordings(RpPage *page, const GPtrArray *recordings, const char *co
     for (guint kind = 0; kind < RP_N_WORK_KINDS; kind++)
         g_string_append_printf(page->body,
                                "<span class=\"key\" style=\"background:#%06x\"></span>%s",
-                               work_kinds[kind].colour, work_kinds[kind].name);
+                               work_kinds[kind].colour, rp_work_kind_name((RpWorkKind)kind));
     g_string_append(page->body, "</p>\n");
     add_packed(page, rp_pack_recordings(recordings, titles, window));
 }
