@@ -66,10 +66,11 @@ const RpModel *rp_model_find(const char *name, GError **error) G_GNUC_WARN_UNUSE
 /* Whether @word may name a model of Hugging Face's hub: "Qwen/Qwen3-8B" or, with a branch, a tag or a commit behind it,
  * "Qwen/Qwen3-8B@v2", if nothing here is called so. */
 gboolean rp_model_is_hub_name(const char *word);
-/* Such a name without its @revision, which is %NULL if there is none; else %NULL. @revision: (out) (optional)
- * (transfer full). (transfer full) (nullable) */
+/* Takes the @revision off a name that the hub may have; it is %NULL if there is none. @revision: (out) (optional)
+ * (transfer full). Returns: (transfer full) (nullable): %NULL: it is no such name */
 char *rp_model_hub_name(const char *word, char **revision);
-/* The folder of its cache for the model @name, without a revision: in HF_HUB_CACHE, HF_HOME/hub, or the user's cache. (transfer full) */
+/* The folder of its cache for the model @name, without a revision: in HF_HUB_CACHE, HF_HOME/hub, or the user's cache.
+ * (transfer full) */
 char *rp_model_hub_directory(const char *name);
 /**
  * rp_model_path:

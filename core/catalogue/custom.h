@@ -135,7 +135,7 @@ gboolean rp_architecture_add(const RpCustomArchitecture *architecture,
 /* The same for a loss, which the key `loss` of a run may name. */
 gboolean rp_loss_add(const RpLoss *loss, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Those that were added, in their order; (nullable). */
+/* The table of added ones holds them in their order. Returns: (nullable) */
 const RpCustomArchitecture *rp_architecture_nth(guint index);
 /* Errors: RP_CATALOGUE_ERROR_MODEL, listing those that there are */
 const RpLoss *rp_loss_find(const char *name, GError **error);
