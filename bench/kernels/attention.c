@@ -4,7 +4,7 @@
  * and the reason is printed.
  *
  * TFLOP/s count as usual: forward 4 s^2 D a sequence and head, halved by the mask; backward 2.5 times that, whatever is
- * computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, 16384 tokens or one sequence.
+ * computed twice. bf16, 16 query and 8 kv heads of 128 (Qwen3-1.7B), or 64, or 256, 16384 tokens or one sequence.
  *
  *   bench-cuda-kernels attention [--length 8192] [--head-size 64] [--variant mma]
  */
@@ -19,7 +19,8 @@
 
 #define HEADS ((size_t)16)
 #define KV_HEADS ((size_t)8)
-#define D 128
+#define HEAD_SIZE 128
+#define MOST_HEAD_SIZE 256
 #define MOST_TOKENS ((size_t)32768)
 
 typedef void (*Launcher)(RpKernelStream *stream, const RpAttentionArgs *args);
@@ -136,16 +137,17 @@ rp_bench_attention(const RpBench *bench)
         size_t length, sequences;
     } shapes[] = {{2048, 8}, {8192, 2}, {32768, 1}};
 
-    const size_t n = MOST_TOKENS * HEADS * D, kv_n = MOST_TOKENS * KV_HEADS * D;
-    const size_t head_size = bench->head_size > 0 ? (size_t)bench->head_size : D;
+    const size_t n = MOST_TOKENS * HEADS * MOST_HEAD_SIZE,
+                 kv_n = MOST_TOKENS * KV_HEADS * MOST_HEAD_SIZE;
+    const size_t head_size = bench->head_size > 0 ? (size_t)bench->head_size : HEAD_SIZE;
     gboolean found = FALSE;
     RpAttentionArgs args = {
         .dtype = RP_DTYPE_BF16, .tokens = MOST_TOKENS, .heads = HEADS, .kv_heads = KV_HEADS};
 
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
         found = found || bench->length == 0 || (size_t)bench->length == shapes[i].length;
-    if (!found || (head_size != 64 && head_size != 128)) {
-        fprintf(stderr, "expected a length of 2048, 8192 or 32768, and heads of 64 or 128\n");
+    if (!found || (head_size != 64 && head_size != 128 && head_size != 256)) {
+        fprintf(stderr, "expected a length of 2048, 8192 or 32768, and heads of 64, 128 or 256\n");
         return FALSE;
     }
     args.head_size = head_size;

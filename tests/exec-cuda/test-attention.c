@@ -379,7 +379,7 @@ RP_TEST(differentiates_more_heads_than_a_launch_has)
 /* Tests the kernels of every variant, and cuDNN. */
 RP_TEST(gives_the_same_bits_of_columns)
 {
-    static const size_t sizes[] = {40, 64, 128};
+    static const size_t sizes[] = {40, 64, 128, 256};
 
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
@@ -406,7 +406,7 @@ RP_TEST(gives_the_same_bits_of_columns)
 
 RP_TEST(gives_the_same_bits_wherever_out_is)
 {
-    static const size_t sizes[] = {64, 80, 128};
+    static const size_t sizes[] = {64, 80, 128, 256};
 
     for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
         const Shape shape = {RP_DTYPE_FP16, 4, 2, sizes[i], 100, 2, {129, 70}, 0};
@@ -420,7 +420,7 @@ RP_TEST(gives_the_same_bits_wherever_out_is)
 
 RP_TEST(takes_arrays_at_any_multiple_of_their_element)
 {
-    static const size_t sizes[] = {64, 80, 128};
+    static const size_t sizes[] = {64, 80, 128, 256};
 
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
@@ -462,7 +462,7 @@ assert_same_alone(const Shape *shape, const Inputs *inputs, const Results *packe
 
 RP_TEST(gives_a_sequence_the_same_bits_alone_and_packed)
 {
-    static const size_t sizes[] = {40, 64, 128};
+    static const size_t sizes[] = {40, 64, 128, 256};
 
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
         for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
@@ -609,7 +609,8 @@ RP_TEST_AT_START(add_shapes)
         {.dtype = RP_DTYPE_FP16, .head_size = 8},   {.dtype = RP_DTYPE_FP16, .head_size = 40},
         {.dtype = RP_DTYPE_FP16, .head_size = 64},  {.dtype = RP_DTYPE_FP16, .head_size = 80},
         {.dtype = RP_DTYPE_FP32, .head_size = 128}, {.dtype = RP_DTYPE_BF16, .head_size = 128},
-        {.dtype = RP_DTYPE_FP16, .head_size = 128},
+        {.dtype = RP_DTYPE_FP16, .head_size = 128}, {.dtype = RP_DTYPE_BF16, .head_size = 256},
+        {.dtype = RP_DTYPE_FP16, .head_size = 256},
     };
 
     for (size_t i = 0; i < G_N_ELEMENTS(shapes); i++)

@@ -55,6 +55,8 @@ differentiate(const Shape *shape, const RpAttentionArgs *args, const float *delt
 {
     if (shape->wide)
         soft_attention_backward_wide(args, delta, backwards);
+    else if (shape->head_size == 256)
+        soft_attention_backward_pairs(args, delta, backwards);
     else
         soft_attention_backward(args, delta, backwards);
 }
@@ -177,6 +179,16 @@ RP_TEST(differentiates_with_heads_of_64)
 {
     check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 64, 0, 2, {260, 11}});
     check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 64, 0, 3, {1, 64, 130}});
+}
+
+/* Pairs of warps with 64 keys a block. */
+RP_TEST(differentiates_with_heads_of_256)
+{
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 256, 50, 1, {150}, .sinks = TRUE});
+    if (RP_TEST_FEW)
+        return;
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 256, 0, 2, {133, 11}});
+    check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 256, 0, 3, {1, 64, 65}});
 }
 
 RP_TEST(differentiates_within_a_window)

@@ -1,6 +1,6 @@
 /*
  * Attention for any head size up to 3072 and any storage, and the choice between that and tensor
- * cores: bf16 and fp16, D of 64 or 128, scale > 0, arrays but `out` at multiples of 16 bytes. Which
+ * cores: bf16 and fp16, D of 64, 128 or 256, scale > 0, arrays but `out` at multiples of 16 bytes. Which
  * one runs depends on sizes and alignment, never on values. Formulas: RpAttentionArgs.
  *
  * q, out, d_out, dq: [T,H,D]; k, v, dk, dv: [T,K,D], v, dq, dk, dv also as columns of wider rows;
@@ -385,7 +385,7 @@ launch_sum_products(const RpAttentionArgs *args, const BackwardScratch &scratch,
 static bool
 has_sums(const RpAttentionArgs *args)
 {
-    return args->dtype != RP_DTYPE_FP32 && (args->head_size == 64 || args->head_size == 128);
+    return args->dtype != RP_DTYPE_FP32 && attention_has_tiles(args->head_size);
 }
 
 static BackwardScratch
@@ -415,9 +415,15 @@ attention_backward_kv_heads(const RpAttentionArgs *args)
 }
 
 static bool
-always(const RpAttentionArgs *args)
+has_pairs(const RpAttentionArgs *args)
 {
-    return true;
+    return args->head_size == 256;
+}
+
+static bool
+has_mma(const RpAttentionArgs *args)
+{
+    return args->head_size < 256;
 }
 
 typedef struct {
@@ -432,7 +438,8 @@ typedef struct {
 static const Variant variants[RP_N_BACKWARD_VARIANTS] = {
     /* RP_BACKWARD_WGMMA */ {"wgmma", attention_has_wgmma, attention_backward_wgmma, 128},
     /* RP_BACKWARD_WIDE */ {"wide", attention_has_wide, attention_backward_wide, 256},
-    /* RP_BACKWARD_MMA */ {"mma", always, attention_backward_mma, 128}};
+    /* RP_BACKWARD_MMA */ {"mma", has_mma, attention_backward_mma, 128},
+    /* RP_BACKWARD_PAIRS */ {"pairs", has_pairs, attention_backward_pairs, 64}};
 
 const char *
 rp_cuda_backward_variant_name(RpBackwardVariant variant)

@@ -34,7 +34,10 @@
 #include "exec/cuda/base/common.cuh"
 
 #define WARPS 8
-#define ROWS (KEYS / WARPS) /* keys of a warp */
+#ifndef WARP_KEYS
+#define WARP_KEYS (KEYS / WARPS)
+#endif
+#define ROWS WARP_KEYS /* keys of a warp */
 #define FRAGMENTS (ROWS / 16)
 #define THREADS (WARPS * 32)
 
@@ -44,9 +47,10 @@ namespace /* each value of KEYS has its own */
 template <int D> struct Tile {
     static constexpr int QUERIES = 8192 / D; /* dq's tile is that of 8 warps */
     static constexpr int ACROSS = D / 32;    /* warps that share rows */
+    static constexpr int PITCH = QUERIES < 64 ? 64 : QUERIES; /* of rows of Y^T: eight chunks */
     /* bytes of shared memory */
     static constexpr uint32_t QUERY_BYTES = QUERIES * D * 2, KEY_BYTES = KEYS * D * 2;
-    static constexpr uint32_t Y_BYTES = KEYS * QUERIES * 2, ROW_BYTES = 2 * QUERIES * 4;
+    static constexpr uint32_t Y_BYTES = KEYS * PITCH * 2, ROW_BYTES = 2 * QUERIES * 4;
 };
 
 /* Offsets of the parts of shared memory: k, two stages of q, d_out, Y^T, two of lse and delta. */
@@ -55,8 +59,6 @@ template <int D> struct Shared {
     static constexpr uint32_t BYTES =
         Of::KEY_BYTES + 3 * Of::QUERY_BYTES + Of::Y_BYTES + 2 * Of::ROW_BYTES;
     uint32_t k;
-
-    static_assert(Of::QUERY_BYTES + Of::Y_BYTES >= Of::KEY_BYTES, "v is there at first");
 
     __device__ __forceinline__ Shared() : k(dynamic_shared())
     {
@@ -135,7 +137,7 @@ store_weights(uint32_t y_tile, int row, int part, const uint32_t (&y)[4])
 #pragma unroll
     for (int i = 0; i < 4; i++)
         store_shared(
-            y_tile + tile_offset<Tile<D>::QUERIES>(row + i % 2 * 8 + lane / 4, part * 2 + i / 2) +
+            y_tile + tile_offset<Tile<D>::PITCH>(row + i % 2 * 8 + lane / 4, part * 2 + i / 2) +
                 (uint32_t)(lane & 3) * 4,
             y[i]);
 }
@@ -144,7 +146,7 @@ store_weights(uint32_t y_tile, int row, int part, const uint32_t (&y)[4])
 template <typename T, int D>
 static __device__ __forceinline__ void
 multiply_queries(float (&c)[8][4], uint32_t y_tile, uint32_t k_tile,
-                 const LaneOffset<Tile<D>::QUERIES, true> &y_lane, const LaneOffset<D> &k_lane)
+                 const LaneOffset<Tile<D>::PITCH, true> &y_lane, const LaneOffset<D> &k_lane)
 {
     const int warp = uniform((int)threadIdx.x / 32);
     /* in units of 16 */
@@ -180,7 +182,7 @@ static __device__ __forceinline__ void
 differentiate_queries(const RpAttentionArgs &args, const BackwardScratch &scratch,
                       const Shared<D> &shared, const Place &place, const Steps &at,
                       const Share &share, int first_head,
-                      const LaneOffset<Tile<D>::QUERIES, true> &y_lane, const LaneOffset<D> &lane)
+                      const LaneOffset<Tile<D>::PITCH, true> &y_lane, const LaneOffset<D> &lane)
 {
     const int warp = uniform((int)threadIdx.x / 32);
     const unsigned seen = glance_at_count(share.count);
@@ -203,6 +205,7 @@ load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
     const uint32_t v_tile = shared.d_out(),
                    row = tile_bytes<D>(uniform((int)threadIdx.x / 32) * ROWS);
 
+    static_assert(Tile<D>::QUERY_BYTES + Tile<D>::Y_BYTES >= Tile<D>::KEY_BYTES, "v is there at first");
     copy_tile<D, KEYS, THREADS>(shared.k, (const T *)args.k + first * k_stride + column, k_stride,
                                 place.length - at.begin);
     copy_tile<D, KEYS, THREADS>(v_tile, (const T *)args.v + first * v_stride + column, v_stride,
@@ -460,7 +463,7 @@ __launch_bounds__(THREADS, 1)
 
     const LaneOffset<D> lane;
     const Lanes<D> lanes;
-    const LaneOffset<Tile<D>::QUERIES, true> y_lane;
+    const LaneOffset<Tile<D>::PITCH, true> y_lane;
     Steps at = begin_steps<Tile<D>::QUERIES>(args, place, grid.window);
     Share before = {TURN_ONLY, 0, nullptr};
     Keys<D> keys;

@@ -3,13 +3,13 @@
  *
  *   S = scale q k^T;  lse[i] = log sum_j exp S[i,j];  out[i] = sum_j exp(S[i,j] - lse[i]) v[j]
  *
- * q, out: [T,H,D], k, v: [T,K,D], bf16 or fp16, D 64 or 128; lse: [H,T] fp32. Both =. Sums fp32;
+ * q, out: [T,H,D], k, v: [T,K,D], bf16 or fp16, D 64, 128 or 256; lse: [H,T] fp32. Both =. Sums fp32;
  * exp(S - running maximum) is rounded to the storage before it multiplies v. Oracle:
  * exec/host/attention.c.
  *
  * A block of 4 warps has 128 queries of one head, 32 a warp, and goes through blocks of 64 keys,
  * from the diagonal back; those that no query of it sees are left out. Queries with most keys start
- * first. Two stages of K and V in shared memory:
+ * first. With D of 256 registers and shared memory hold half of both. Two stages of K and V in shared memory:
  *
  *   keys         |  n: S, softmax, out  | n-1: S, softmax, out |
  *   copies       | K, V of n-1          | K, V of n-2          |
@@ -20,24 +20,28 @@
 
 #define WARPS 4
 #define THREADS (WARPS * 32)
-#define QUERIES 128
-#define KEYS 64
 
-/* The state of a thread's 4 rows: of mma row block m, row g + 8 half. */
-struct Softmax {
-    float maximum[2][2]; /* largest score before scaling */
-    float sum[2][2];     /* sum over this thread's columns; over the quad's at the end */
+/* Row blocks of 16 queries of a warp, queries and keys of a block. */
+template <int D> struct Block {
+    static constexpr int M = D > 128 ? 1 : 2, QUERIES = WARPS * 16 * M, KEYS = 32 * M;
 };
 
+/* The state of a thread's rows: of mma row block m, row g + 8 half. */
+template <int M> struct Softmax {
+    float maximum[M][2]; /* largest score before scaling */
+    float sum[M][2];     /* sum over this thread's columns; over the quad's at the end */
+};
+
+template <int M, int N>
 static __device__ __forceinline__ void
-mask_scores(float (&s)[2][KEYS / 8][4], int query, int key, int window)
+mask_scores(float (&s)[M][N][4], int query, int key, int window)
 {
     const int lane = (int)threadIdx.x & 31;
 
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+        for (int n = 0; n < N; n++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int i = query + m * 16 + (e / 2) * 8 + lane / 4;
@@ -51,29 +55,29 @@ mask_scores(float (&s)[2][KEYS / 8][4], int query, int key, int window)
 }
 
 /* Scores become exp(score - maximum); sums and outputs follow the maximum. */
-template <int D>
+template <int D, int M, int N>
 static __device__ __forceinline__ void
-soften(Softmax &state, float (&s)[2][KEYS / 8][4], float (&o)[2][D / 8][4], float scale_log2)
+soften(Softmax<M> &state, float (&s)[M][N][4], float (&o)[M][D / 8][4], float scale_log2)
 {
-    float shrink[2][2];
+    float shrink[M][2];
     bool moved = false;
 
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float before = state.maximum[m][half];
             float maximum = before, sum = 0, base;
 
 #pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
+            for (int n = 0; n < N; n++)
                 maximum = fmaxf(maximum, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
             maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffff, maximum, 1));
             maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffff, maximum, 2));
             /* a row that has seen nothing yet */
             base = maximum == -INFINITY ? 0 : maximum * scale_log2;
 #pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) {
+            for (int n = 0; n < N; n++) {
 #pragma unroll
                 for (int e = half * 2; e < half * 2 + 2; e++) {
                     s[m][n][e] = fast_exp2(fmaf(s[m][n][e], scale_log2, -base));
@@ -89,7 +93,7 @@ soften(Softmax &state, float (&s)[2][KEYS / 8][4], float (&o)[2][D / 8][4], floa
     if (!__any_sync(0xffffffff, moved))
         return;
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
 #pragma unroll
@@ -100,13 +104,14 @@ soften(Softmax &state, float (&s)[2][KEYS / 8][4], float (&o)[2][D / 8][4], floa
 }
 
 /* An attention sink of a head would join here: one more exp(logit - maximum) in each sum. */
+template <int M>
 static __device__ __forceinline__ void
-finish(const Softmax &state, float scale, float *lse, int valid, float (&factor)[2][2])
+finish(const Softmax<M> &state, float scale, float *lse, int valid, float (&factor)[M][2])
 {
     const int lane = (int)threadIdx.x & 31;
 
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = m * 16 + half * 8 + lane / 4;
@@ -127,6 +132,8 @@ static __device__ __forceinline__ void
 copy_keys(uint32_t tile, const T *k, const T *v, size_t k_stride, size_t v_stride, int key,
           int length)
 {
+    constexpr int KEYS = Block<D>::KEYS;
+
     copy_tile<D, KEYS, THREADS>(tile, k + (size_t)key * k_stride, k_stride, length - key);
     copy_tile<D, KEYS, THREADS>(tile + tile_bytes<D>(KEYS), v + (size_t)key * v_stride, v_stride,
                                 length - key);
@@ -136,6 +143,7 @@ template <typename T, int D>
 __global__ void
 __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const AttentionGrid grid)
 {
+    constexpr int M = Block<D>::M, QUERIES = Block<D>::QUERIES, KEYS = Block<D>::KEYS;
     const Place place = find_place(args, grid, blockIdx.x);
     const int query = ((place.length + QUERIES - 1) / QUERIES - 1 - place.rank) * QUERIES;
 
@@ -152,15 +160,15 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     const uint32_t kv_tiles = q_tile + tile_bytes<D>(QUERIES);
     const LaneOffset<D> lane;
     const LaneOffset<D, true> across;
-    const int row = (int)threadIdx.x / 32 * 32; /* first row of the warp, in the block */
+    const int row = (int)threadIdx.x / 32 * 16 * M; /* first row of the warp, in the block */
     const int n_begin = max(query + 1 - grid.window, 0) / KEYS;
     int n = (min(query + QUERIES, place.length) - 1) / KEYS;
-    Softmax state;
-    float o[2][D / 8][4], factor[2][2];
+    Softmax<M> state;
+    float o[M][D / 8][4], factor[M][2];
 
     set_zero(o);
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
+    for (int r = 0; r < 2 * M; r++) {
         state.maximum[r / 2][r % 2] = -INFINITY;
         state.sum[r / 2][r % 2] = 0;
     }
@@ -170,7 +178,7 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     for (int stage = 0; n >= n_begin; n--, stage ^= 1) {
         const int key = n * KEYS;
         const uint32_t tile = kv_tiles + tile_bytes<D>(stage * 2 * KEYS);
-        float s[2][KEYS / 8][4];
+        float s[M][KEYS / 8][4];
 
         copy_async_wait();
         __syncthreads();
@@ -196,11 +204,11 @@ static cudaError_t
 launch(const RpAttentionArgs *args, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
-    const int bytes = (QUERIES + 4 * KEYS) * D * 2;
+    const int bytes = (Block<D>::QUERIES + 4 * Block<D>::KEYS) * D * 2;
     AttentionGrid grid;
     cudaError_t status;
 
-    if (!attention_grid(args, args->heads, QUERIES, 2 * D * 2 / (args->heads / args->kv_heads),
+    if (!attention_grid(args, args->heads, Block<D>::QUERIES, 2 * D * 2 / (args->heads / args->kv_heads),
                         &grid))
         return cudaErrorInvalidValue;
     status = attention_allow_shared((const void *)forward_queries<T, D>, bytes, &done);
@@ -213,9 +221,14 @@ launch(const RpAttentionArgs *args, cudaStream_t stream)
 cudaError_t
 attention_forward_fast(const RpAttentionArgs *args, cudaStream_t stream)
 {
-    if (args->head_size == 128)
-        return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 128>(args, stream)
-                                            : launch<__half, 128>(args, stream);
-    return args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16, 64>(args, stream)
-                                        : launch<__half, 64>(args, stream);
+    const bool is_bf16 = args->dtype == RP_DTYPE_BF16;
+
+    switch (args->head_size) {
+    case 256:
+        return is_bf16 ? launch<__nv_bfloat16, 256>(args, stream) : launch<__half, 256>(args, stream);
+    case 128:
+        return is_bf16 ? launch<__nv_bfloat16, 128>(args, stream) : launch<__half, 128>(args, stream);
+    default:
+        return is_bf16 ? launch<__nv_bfloat16, 64>(args, stream) : launch<__half, 64>(args, stream);
+    }
 }

@@ -40,6 +40,10 @@ cudaError_t attention_backward_by(RpBackwardVariant variant, const RpAttentionAr
 cudaError_t attention_backward_mma(const RpAttentionArgs *args, const AttentionGrid *grid,
                                    const BackwardScratch *scratch, size_t first, unsigned *numbers,
                                    cudaStream_t stream);
+/* The same with heads of 256. */
+cudaError_t attention_backward_pairs(const RpAttentionArgs *args, const AttentionGrid *grid,
+                                     const BackwardScratch *scratch, size_t first, unsigned *numbers,
+                                     cudaStream_t stream);
 /* The same on Hopper; where it is not built, it is nowhere. */
 bool attention_has_wgmma(const RpAttentionArgs *args);
 cudaError_t attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
@@ -71,11 +75,18 @@ attention_aligned(const void *pointer, size_t bytes)
     return (uintptr_t)pointer % bytes == 0;
 }
 
+/* Whether tensor cores do heads of that size. */
+static inline bool
+attention_has_tiles(size_t head_size)
+{
+    return head_size == 64 || head_size == 128 || head_size == 256;
+}
+
 /* Do forward's inputs suit tensor cores? */
 static inline bool
 attention_is_fast(const RpAttentionArgs *args)
 {
-    return args->dtype != RP_DTYPE_FP32 && (args->head_size == 64 || args->head_size == 128) &&
+    return args->dtype != RP_DTYPE_FP32 && attention_has_tiles(args->head_size) &&
            args->scale > 0 && attention_aligned(args->q, 16) && attention_aligned(args->k, 16) &&
            attention_aligned(args->v, 16);
 }

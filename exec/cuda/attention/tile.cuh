@@ -1,7 +1,7 @@
 /*
  * Tiles of attention in shared memory, and the products that warps make of them.
  *
- * A tile is rows of D 16-bit elements, D 64 or 128, in chunks of 16 bytes. Chunk c of row r stands
+ * A tile is rows of D 16-bit elements, D 64, 128 or 256, in chunks of 16 bytes. Chunk c of row r stands
  * at place c ^ (r & 7) of its row, so that eight rows of one chunk, which ldmatrix reads at once,
  * lie in different banks, as do neighbouring chunks of a row, which copies write at once.
  */
@@ -57,12 +57,14 @@ copy_tile(uint32_t tile, const T *source, size_t stride, int valid)
     const int chunks = D / 8, pass = THREADS / chunks; /* chunks of a row; rows at once */
     const int row = (int)threadIdx.x / chunks, chunk = (int)threadIdx.x % chunks;
     const T *from = source + (size_t)row * stride + chunk * 8;
-    const uint32_t to = tile + tile_offset<D>(row, chunk);
 
-    static_assert(pass % 8 == 0 && ROWS % pass == 0, "places of chunks repeat from pass to pass");
+    static_assert((pass % 8 == 0 || pass == 4) && ROWS % pass == 0, "whole passes");
 #pragma unroll
     for (int i = 0; i < ROWS / pass; i++) {
-        copy_async_16(to + tile_bytes<D>(i * pass), from, row + i * pass < valid);
+        /* places of chunks repeat every eight rows */
+        copy_async_16(tile + tile_bytes<D>(i * pass) - (pass == 4 ? tile_bytes<D>(i % 2 * pass) : 0) +
+                          tile_offset<D>(row + (pass == 4 ? i % 2 * pass : 0), chunk),
+                      from, row + i * pass < valid);
         from += pass * stride;
     }
 }
