@@ -39,6 +39,35 @@ rp_model_block_has_rope(const RpModel *model, guint block)
     return model->no_rope_period == 0 || (block + 1) % model->no_rope_period != 0;
 }
 
+/* Tables of a rope. */
+static guint
+tables_of_rope(const RpModel *model)
+{
+    return model->rope.query_beta > 0 ? 2 : 1;
+}
+
+guint
+rp_model_n_rope_tables(const RpModel *model)
+{
+    return tables_of_rope(model) * (model->has_sliding_rope ? 2 : 1);
+}
+
+guint
+rp_model_rope_table(const RpModel *model, guint block, gboolean queries)
+{
+    const gboolean own = model->has_sliding_rope && rp_model_block_slides(model, block);
+
+    return tables_of_rope(model) * (own ? 1 : 0) + (queries ? tables_of_rope(model) - 1 : 0);
+}
+
+const RpRope *
+rp_model_nth_rope(const RpModel *model, guint table, gboolean *queries)
+{
+    g_return_val_if_fail(table < rp_model_n_rope_tables(model), NULL);
+    *queries = table % tables_of_rope(model) > 0;
+    return table < tables_of_rope(model) ? &model->rope : &model->sliding_rope;
+}
+
 guint
 rp_model_layer_class(const RpModel *model, guint layer)
 {

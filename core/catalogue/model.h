@@ -21,6 +21,8 @@ typedef enum {
     RP_ARCHITECTURE_SMOLLM3,
     RP_ARCHITECTURE_QWEN3_MOE,
     RP_ARCHITECTURE_GPT_OSS,
+    RP_ARCHITECTURE_MINISTRAL3,
+    RP_ARCHITECTURE_MELLUM,
     RP_ARCHITECTURE_CUSTOM /* of the caller's program: RpModel.custom */
 } RpArchitecture;
 #define RP_N_ARCHITECTURES RP_ARCHITECTURE_CUSTOM /* which transformers has */
@@ -31,7 +33,8 @@ typedef enum {
     RP_SLIDING_EVERY,     /* all, and "layer_types" is not read */
     RP_SLIDING_LATER,     /* blocks from "max_window_layers" on */
     RP_SLIDING_ALTERNATE, /* the first of two */
-    RP_SLIDING_NO_ROPE    /* blocks without rope */
+    RP_SLIDING_NO_ROPE,   /* blocks without rope */
+    RP_SLIDING_LISTED     /* none; there is a window for those that the list has */
 } RpSlidingRule;
 
 /* A dense MLP computes gate and up of this many tokens of a micro-batch at once. If there are more
@@ -49,12 +52,17 @@ typedef struct {
     gboolean sinks;          /* one learned attention sink a head */
     gboolean clamped_swiglu; /* GPT-OSS's variant, in more element-wise steps */
     gboolean fused_experts;  /* one tensor for all experts instead of three an expert */
+    gboolean apart_experts;  /* three tensors an expert, of "moe_intermediate_size" */
     /* How transformers reads its config.json. */
     gboolean has_attention_bias; /* reads "attention_bias" */
     gboolean has_mlp_bias;       /* reads "mlp_bias" */
     gboolean has_no_rope;        /* reads "no_rope_layers" and "no_rope_layer_interval" */
     gboolean needs_kv_heads;     /* an absent "num_key_value_heads" is not that of heads */
     gboolean asks_for_window;    /* "use_sliding_window" must be true for a window */
+    gboolean scales_queries;     /* reads "llama_4_scaling_beta" of its rope */
+    gboolean ropes_by_kind;      /* "rope_parameters" has a rope for each kind of block */
+    gboolean rope_parameters;    /* knows that spelling of the rope alone */
+    gboolean lists_mlps;         /* "mlp_layer_types" in place of "decoder_sparse_step" */
     RpSlidingRule sliding;
     /* Values that it takes where the key is absent. */
     guint window;
@@ -64,6 +72,7 @@ typedef struct {
     double rms_norm_eps; /* 0 = 1e-6 */
     gboolean attention_bias;
     gboolean tied;
+    gboolean norm_topk;
     guint pad_id; /* 0 = none */
 } RpArchitectureRow;
 
@@ -97,6 +106,8 @@ typedef struct {
     double beta_fast, beta_slow;  /* yarn */
     double attention_factor;      /* yarn, longrope: factor of cosines and sines */
     gboolean truncate;            /* yarn: the ramp's bounds are whole numbers */
+    double
+        query_beta; /* queries x 1 + this x ln(1 + floor(position / original_max_positions)); 0: not */
     float short_factor[RP_ROPE_MAX_PAIRS], long_factor[RP_ROPE_MAX_PAIRS]; /* longrope, a pair */
 } RpRope;
 
@@ -131,13 +142,15 @@ typedef struct {
     double rms_norm_eps;
     double initializer_range; /* standard deviation of random weights */
     RpRope rope;
-    gboolean tied;           /* the head multiplies with the embedding matrix */
-    gboolean attention_bias; /* on q, k, v and o; see also RpArchitectureRow.qkv_bias */
-    gboolean mlp_bias;       /* on gate, up and down; on router and experts */
-    gboolean has_dtype;      /* whether the config names one */
-    RpDtype dtype;           /* the weights', experts dequantised; RP_DTYPE_FP32 if not named */
-    gint64 bos_id;           /* or RP_MODEL_NO_TOKEN */
-    gint64 pad_id;           /* its row of the embedding gets no gradient from the input */
+    gboolean has_sliding_rope; /* blocks with a window have a rope of their own */
+    RpRope sliding_rope;       /* if they have */
+    gboolean tied;             /* the head multiplies with the embedding matrix */
+    gboolean attention_bias;   /* on q, k, v and o; see also RpArchitectureRow.qkv_bias */
+    gboolean mlp_bias;         /* on gate, up and down; on router and experts */
+    gboolean has_dtype;        /* whether the config names one */
+    RpDtype dtype;             /* the weights', experts dequantised; RP_DTYPE_FP32 if not named */
+    gint64 bos_id;             /* or RP_MODEL_NO_TOKEN */
+    gint64 pad_id;             /* its row of the embedding gets no gradient from the input */
     gint64 eos_ids[RP_MODEL_MAX_EOS];
     guint n_eos;
 } RpModel;
@@ -301,6 +314,14 @@ gboolean rp_model_block_slides(const RpModel *model, guint block);
 guint rp_model_block_window(const RpModel *model, guint block);
 /* Whether its queries and keys are rotated by their positions. */
 gboolean rp_model_block_has_rope(const RpModel *model, guint block);
+
+/* Tables of ropes: of blocks without a window, then of those with one if that is another, each of keys (and queries)
+ * and then, if queries are scaled by their positions, of queries. */
+guint rp_model_n_rope_tables(const RpModel *model);
+/* The table of a block's queries, or keys. */
+guint rp_model_rope_table(const RpModel *model, guint block, gboolean queries);
+/* @queries: (out): whether it is scaled for them */
+const RpRope *rp_model_nth_rope(const RpModel *model, guint table, gboolean *queries);
 
 /**
  * rp_model_add_weights:

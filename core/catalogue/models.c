@@ -24,6 +24,19 @@
     ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_MISTRAL, .head_dim = 128,                  \
                         .max_positions = 32768, .rms_norm_eps = 1e-5, .bos_id = 1,                 \
                         .eos_ids[0] = 2, .pad_id = RP_MODEL_NO_TOKEN
+#define MINISTRAL3                                                                                 \
+    ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_MINISTRAL3, .head_dim = 128,               \
+                        .vocab = 131072, .max_positions = 262144, .rms_norm_eps = 1e-5,            \
+                        .rope = {.type = RP_ROPE_YARN,                                             \
+                                 .theta = 1e6,                                                     \
+                                 .factor = 16,                                                     \
+                                 .original_max_positions = 16384,                                  \
+                                 .beta_fast = 32,                                                  \
+                                 .beta_slow = 1,                                                   \
+                                 .attention_factor = 1,                                            \
+                                 .truncate = TRUE,                                                 \
+                                 .query_beta = 0.1},                                               \
+                        .bos_id = 1, .eos_ids[0] = 2, .pad_id = 11
 #define LLAMA3(d, times)                                                                           \
     ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_LLAMA, .head_dim = d, .vocab = 128256,     \
                         .max_positions = 131072, .rms_norm_eps = 1e-5,                             \
@@ -102,6 +115,12 @@ static const RpModel models[] = {
      .head_dim = 128,
      .tied = TRUE,
      QWEN2(151936, 32768, 1e-6)},
+    /* the text part of Mistral3ForConditionalGeneration */
+    {.name = "ministral-3-3b",
+     .hf_name = "mistralai/Ministral-3-3B-Base-2512",
+     SIZES(26, 3072, 32, 8, 9216),
+     .tied = TRUE,
+     MINISTRAL3},
     {.name = "qwen3-4b",
      .hf_name = "Qwen/Qwen3-4B",
      SIZES(36, 2560, 32, 8, 9728),
@@ -130,6 +149,10 @@ static const RpModel models[] = {
      SIZES(32, 4096, 32, 8, 14336),
      LLAMA3(128, 8)},
     {.name = "qwen3-8b", .hf_name = "Qwen/Qwen3-8B", SIZES(36, 4096, 32, 8, 12288), QWEN3},
+    {.name = "ministral-3-8b",
+     .hf_name = "mistralai/Ministral-3-8B-Base-2512",
+     SIZES(34, 4096, 32, 8, 14336),
+     MINISTRAL3},
     {.name = "qwen3-14b", .hf_name = "Qwen/Qwen3-14B", SIZES(40, 5120, 40, 8, 17408), QWEN3},
     {.name = "qwen2.5-14b",
      .hf_name = "Qwen/Qwen2.5-14B",

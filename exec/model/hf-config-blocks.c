@@ -139,6 +139,21 @@ rp_config_read_no_rope_layers(RpJsonPull *pull, const RpJsonField *field, gpoint
     return !pull->failed;
 }
 
+/* Blocks of experts alone. */
+gboolean
+rp_config_read_mlp_types(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    static const char *const names[] = {"sparse", NULL};
+    int choice;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull))
+        if (!rp_config_read_choice(pull, names, &choice))
+            return FALSE;
+    return !pull->failed;
+}
+
 /* The rule, if there is one: blocks from *@from on are set, but for the last of each *@period. */
 static gboolean
 find_rule(const RpConfigBlocks *blocks, guint *from, guint *period)
@@ -203,6 +218,7 @@ slides_by_rule(const RpConfigRaw *raw, RpSlidingRule rule, guint block)
         return block % 2 == 0;
     case RP_SLIDING_NO_ROPE:
         return !rp_model_block_has_rope(&raw->config, block);
+    case RP_SLIDING_LISTED:
     case RP_SLIDING_NONE:
         break;
     }
@@ -384,8 +400,9 @@ check_stack(RpConfigReader *reader)
                           RP_CONFIG_MAX_SIZE, rows);
 }
 
+/* Sizes where "intermediate_size" is of no block. */
 static gboolean
-settle_qwen3_moe(RpConfigReader *reader)
+settle_apart(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
     RpModel *c = &raw->config;
@@ -419,7 +436,6 @@ rp_config_settle_experts(RpConfigReader *reader)
     RpModel *c = &reader->raw.config;
     const RpArchitectureRow *row = &rp_architectures[c->architecture];
     const gboolean gpt_oss = c->architecture == RP_ARCHITECTURE_GPT_OSS;
-    const gboolean qwen3_moe = c->architecture == RP_ARCHITECTURE_QWEN3_MOE;
 
     if (c->mxfp4 && !gpt_oss)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "quantization_config",
@@ -432,11 +448,12 @@ rp_config_settle_experts(RpConfigReader *reader)
     } else {
         c->swiglu_alpha = c->swiglu_limit = 0;
     }
-    c->norm_topk = c->norm_topk && qwen3_moe;
-    if (!settle_aux_loss(reader, gpt_oss || qwen3_moe,
+    c->norm_topk = row->apart_experts &&
+                   (reader->raw.norm_topk >= 0 ? reader->raw.norm_topk > 0 : row->norm_topk);
+    if (!settle_aux_loss(reader, gpt_oss || row->apart_experts,
                          gpt_oss ? GPT_OSS_AUX_LOSS : QWEN3_MOE_AUX_LOSS))
         return FALSE;
-    if (!gpt_oss && !qwen3_moe)
+    if (!gpt_oss && !row->apart_experts)
         return TRUE;
-    return settle_numbers(reader) && (gpt_oss || settle_qwen3_moe(reader)) && check_stack(reader);
+    return settle_numbers(reader) && (gpt_oss || settle_apart(reader)) && check_stack(reader);
 }

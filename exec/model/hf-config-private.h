@@ -24,6 +24,14 @@ typedef struct {
     guint8 bits[RP_CONFIG_MAX_BLOCKS / 8];
 } RpConfigBlocks;
 
+/* The rope of a kind of blocks, as a kind of layer_types names it. */
+typedef struct {
+    gboolean given;
+    RpRope rope;
+    double theta, mscale, mscale_all_dim; /* 0 = not given */
+} RpConfigRope;
+enum { RP_CONFIG_FULL, RP_CONFIG_SLIDING, RP_CONFIG_KINDS };
+
 typedef struct {
     RpModel config;
     int architecture; /* -1 = not given */
@@ -40,6 +48,8 @@ typedef struct {
     double rms_norm_eps;
     guint n_short, n_long; /* numbers of short_factor and long_factor */
     const char *rope_key;  /* "rope_scaling" or "rope_parameters", where one is not null */
+    RpConfigRope kinds[RP_CONFIG_KINDS];
+    gboolean in_kind; /* one of them is being read */
 
     gboolean use_sliding_window;
     gboolean null_window;
@@ -52,6 +62,7 @@ typedef struct {
     guint experts, local_experts; /* num_experts, num_local_experts; 0 = not given; so the next */
     guint experts_per_tok, experts_per_token;
     guint moe_intermediate;
+    int norm_topk;          /* norm_topk_prob; -1 = not given */
     gboolean router_logits; /* output_router_logits */
     double router_aux_loss; /* router_aux_loss_coef; -1 = not given */
     gboolean quantized;     /* quantization_config has a quant_method */
@@ -98,6 +109,7 @@ const RpJsonField *rp_config_rope_fields(guint *n_fields);
 /* RpJsonRead: layer_types and no_rope_layers. */
 gboolean rp_config_read_layer_types(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_config_read_no_rope_layers(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+gboolean rp_config_read_mlp_types(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_config_settle_blocks(RpConfigReader *reader);
 
 /* ---- hf-config-blocks.c: experts ---- */

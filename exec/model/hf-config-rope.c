@@ -57,7 +57,9 @@ read_factors(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return !pull->failed;
 }
 
-/* It may be a layer type with a rope of its own. */
+static gboolean read_kind(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+
+/* It may be another layer type with a rope of its own. */
 static gboolean
 read_unknown(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -79,17 +81,50 @@ static const RpJsonField fields[] = {
     RP_CONFIG_NUMBER("mscale", mscale, TRUE),
     RP_CONFIG_NUMBER("mscale_all_dim", mscale_all_dim, TRUE),
     RP_CONFIG_BOOLEAN("truncate", config.rope.truncate),
+    RP_CONFIG_NUMBER("llama_4_scaling_beta", config.rope.query_beta, TRUE),
+    RP_CONFIG_OTHER("full_attention", read_kind, FALSE),
+    RP_CONFIG_OTHER("sliding_attention", read_kind, FALSE),
     RP_CONFIG_OTHER("short_factor", read_factors, FALSE),
     RP_CONFIG_OTHER("long_factor", read_factors, FALSE),
 
     {"partial_rotary_factor", rp_config_read_exactly, .expected = "1",
      .note = "transformers turns a part of each head"},
 
+    RP_CONFIG_IGNORED("max_position_embeddings", "that of the model counts"),
     RP_CONFIG_IGNORED("mrope_section", "of models that see"),
     RP_CONFIG_IGNORED("mrope_interleaved", "of models that see"),
 
     {NULL, read_unknown},
 };
+
+static const char *const kind_names[RP_CONFIG_KINDS] = {
+    [RP_CONFIG_FULL] = "full_attention",
+    [RP_CONFIG_SLIDING] = "sliding_attention",
+};
+
+/* A rope of one kind of blocks, by the same table. */
+static gboolean
+read_kind(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    const guint kind =
+        strcmp(field->key, kind_names[RP_CONFIG_FULL]) == 0 ? RP_CONFIG_FULL : RP_CONFIG_SLIDING;
+    RpConfigRaw *raw = value;
+    g_autofree RpConfigRaw *own = g_new0(RpConfigRaw, 1);
+
+    if (raw->in_kind)
+        return read_unknown(pull, field, value);
+    own->rope_type = own->old_rope_type = -1;
+    own->config.rope.truncate = TRUE;
+    own->in_kind = TRUE;
+    if (!rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), own, NULL))
+        return FALSE;
+    raw->kinds[kind] = (RpConfigRope){.given = TRUE,
+                                      .rope = own->config.rope,
+                                      .theta = own->nested_theta,
+                                      .mscale = own->mscale,
+                                      .mscale_all_dim = own->mscale_all_dim};
+    return TRUE;
+}
 
 const RpJsonField *
 rp_config_rope_fields(guint *n_fields)
@@ -234,7 +269,7 @@ settle_longrope(RpConfigReader *reader)
 static RpRope
 of_its_type(const RpRope *rope)
 {
-    RpRope kept = {.type = rope->type, .theta = rope->theta};
+    RpRope kept = {.type = rope->type, .theta = rope->theta, .query_beta = rope->query_beta};
 
     if (rope->type == RP_ROPE_YARN) {
         kept.beta_fast = rope->beta_fast;
@@ -257,8 +292,8 @@ of_its_type(const RpRope *rope)
     return kept;
 }
 
-gboolean
-rp_config_settle_rope(RpConfigReader *reader)
+static gboolean
+settle_one(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
     RpModel *c = &raw->config;
@@ -285,4 +320,104 @@ rp_config_settle_rope(RpConfigReader *reader)
         c->rope.original_max_positions = c->max_positions;
     c->rope = of_its_type(&c->rope);
     return good;
+}
+
+/* transformers' own where config.json has none. */
+static const RpRope ministral3_rope = {
+    .type = RP_ROPE_YARN,
+    .theta = 1e6,
+    .factor = 16,
+    .original_max_positions = 16384,
+    .beta_fast = 32,
+    .beta_slow = 1,
+    .attention_factor = 1,
+    .truncate = TRUE,
+    .query_beta = 0.1,
+};
+#define MELLUM_FULL_THETA 5e5
+#define MELLUM_SLIDING_THETA 1e4
+
+/* Queries that are scaled by their position. */
+static gboolean
+settle_query_beta(RpConfigReader *reader, const RpArchitectureRow *row)
+{
+    const RpRope *rope = &reader->raw.config.rope;
+
+    if (!row->scales_queries && rope->query_beta > 0)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "llama_4_scaling_beta",
+                              "expected nothing, since %s does not read it, found %g", row->hf_name,
+                              rope->query_beta);
+    if (!row->scales_queries)
+        return TRUE;
+    if (rope->type != RP_ROPE_YARN)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, reader->raw.rope_key,
+                              "expected yarn for %s, found %s", row->hf_name,
+                              rp_rope_type_name(rope->type));
+    return rope->query_beta > 0 ||
+           rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, reader->raw.rope_key,
+                          "expected llama_4_scaling_beta, found nothing");
+}
+
+/* The rope of blocks of @kind, as if it were that of all. */
+static gboolean
+settle_kind(RpConfigReader *reader, guint kind)
+{
+    RpConfigRaw *raw = &reader->raw;
+    const RpConfigRope *of = &raw->kinds[kind];
+
+    if (!of->given)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, raw->rope_key,
+                              "expected a rope for \"%s\", found nothing", kind_names[kind]);
+    if (of->rope.type == RP_ROPE_DYNAMIC || of->rope.type == RP_ROPE_LONGROPE)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, raw->rope_key,
+                              "expected default, linear, llama3 or yarn for \"%s\", found %s",
+                              kind_names[kind], rp_rope_type_name(of->rope.type));
+    raw->config.rope = of->rope;
+    raw->nested_theta = of->theta;
+    raw->mscale = of->mscale;
+    raw->mscale_all_dim = of->mscale_all_dim;
+    return settle_one(reader);
+}
+
+/* A rope for blocks with a window, another for those without. */
+static gboolean
+settle_kinds(RpConfigReader *reader, const RpArchitectureRow *row)
+{
+    RpConfigRaw *raw = &reader->raw;
+    RpModel *c = &raw->config;
+
+    c->has_sliding_rope = TRUE;
+    if (raw->rope_key == NULL) {
+        c->rope = (RpRope){.theta = MELLUM_FULL_THETA};
+        c->sliding_rope = (RpRope){.theta = MELLUM_SLIDING_THETA};
+        return TRUE;
+    }
+    if (raw->rope_type >= 0 || raw->nested_theta > 0 || raw->old_rope_type >= 0)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, raw->rope_key,
+                              "expected ropes for \"full_attention\" and \"sliding_attention\" of "
+                              "%s, found one for all layers",
+                              row->hf_name);
+    if (!settle_kind(reader, RP_CONFIG_SLIDING))
+        return FALSE;
+    c->sliding_rope = c->rope;
+    return settle_kind(reader, RP_CONFIG_FULL) && settle_query_beta(reader, row);
+}
+
+gboolean
+rp_config_settle_rope(RpConfigReader *reader)
+{
+    RpConfigRaw *raw = &reader->raw;
+    const RpArchitectureRow *row = &rp_architectures[raw->config.architecture];
+
+    if (row->ropes_by_kind)
+        return settle_kinds(reader, row);
+    if (raw->kinds[RP_CONFIG_FULL].given || raw->kinds[RP_CONFIG_SLIDING].given)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, raw->rope_key,
+                              "expected one rope for all layers of %s, found one for each kind",
+                              row->hf_name);
+    if (raw->rope_key == NULL && row->scales_queries && raw->rope_theta == 0)
+        raw->config.rope = ministral3_rope;
+    else if (!settle_one(reader))
+        return FALSE;
+    return settle_query_beta(reader, row);
 }

@@ -50,19 +50,12 @@ add_factors(RpJsonWriter *json, const char *key, const float *factors, guint n)
     rp_json_end(json);
 }
 
-/* rope_theta beside rope_scaling: the spelling that old and new versions of transformers read. */
+/* The object @key of a rope. @inside: with its theta */
 static void
-add_rope(RpJsonWriter *json, const RpModel *config)
+add_rope_object(RpJsonWriter *json, const char *key, const RpRope *rope, guint head_dim,
+                gboolean inside)
 {
-    const RpRope *rope = &config->rope;
-
-    /* GPT-OSS without an object has YaRN */
-    if (rope->type == RP_ROPE_DEFAULT && config->architecture != RP_ARCHITECTURE_GPT_OSS) {
-        rp_json_null(json, "rope_scaling");
-        add_number(json, "rope_theta", rope->theta);
-        return;
-    }
-    rp_json_object(json, "rope_scaling");
+    rp_json_object(json, key);
     if (rope->type == RP_ROPE_YARN || rope->type == RP_ROPE_LONGROPE)
         add_number(json, "attention_factor", rope->attention_factor);
     if (rope->type == RP_ROPE_YARN) {
@@ -75,16 +68,45 @@ add_rope(RpJsonWriter *json, const RpModel *config)
         add_number(json, "high_freq_factor", rope->high_freq_factor);
         add_number(json, "low_freq_factor", rope->low_freq_factor);
     }
+    if (rope->query_beta > 0)
+        add_number(json, "llama_4_scaling_beta", rope->query_beta);
     if (rope->type == RP_ROPE_LONGROPE)
-        add_factors(json, "long_factor", rope->long_factor, config->head_dim / 2);
+        add_factors(json, "long_factor", rope->long_factor, head_dim / 2);
     if (rope->original_max_positions > 0 && rope->type != RP_ROPE_DYNAMIC)
         rp_json_uint(json, "original_max_position_embeddings", rope->original_max_positions);
+    if (inside)
+        add_number(json, "rope_theta", rope->theta);
     rp_json_string(json, "rope_type", rp_rope_type_name(rope->type));
     if (rope->type == RP_ROPE_LONGROPE)
-        add_factors(json, "short_factor", rope->short_factor, config->head_dim / 2);
+        add_factors(json, "short_factor", rope->short_factor, head_dim / 2);
     if (rope->type == RP_ROPE_YARN)
         rp_json_bool(json, "truncate", rope->truncate);
     rp_json_end(json);
+}
+
+/* rope_theta beside rope_scaling: the spelling that old and new versions of transformers read; or the new one, of
+ * models that old versions do not know. */
+static void
+add_rope(RpJsonWriter *json, const RpModel *config)
+{
+    const RpRope *rope = &config->rope;
+
+    if (config->has_sliding_rope) {
+        rp_json_object(json, "rope_parameters");
+        add_rope_object(json, "full_attention", rope, config->head_dim, TRUE);
+        add_rope_object(json, "sliding_attention", &config->sliding_rope, config->head_dim, TRUE);
+        rp_json_end(json);
+        return;
+    }
+    if (rp_architectures[config->architecture].rope_parameters) {
+        add_rope_object(json, "rope_parameters", rope, config->head_dim, TRUE);
+        return;
+    }
+    /* GPT-OSS without an object has YaRN */
+    if (rope->type == RP_ROPE_DEFAULT && config->architecture != RP_ARCHITECTURE_GPT_OSS)
+        rp_json_null(json, "rope_scaling");
+    else
+        add_rope_object(json, "rope_scaling", rope, config->head_dim, FALSE);
     add_number(json, "rope_theta", rope->theta);
 }
 
@@ -164,7 +186,7 @@ rp_hf_config_to_json(const RpModel *config)
         return custom_to_json(config);
 
     const RpArchitectureRow *row = &rp_architectures[config->architecture];
-    const gboolean qwen3_moe = config->architecture == RP_ARCHITECTURE_QWEN3_MOE;
+    const gboolean apart = row->apart_experts;
     const gboolean gpt_oss = config->architecture == RP_ARCHITECTURE_GPT_OSS;
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
     rp_json_object(json, NULL);
@@ -176,7 +198,7 @@ rp_hf_config_to_json(const RpModel *config)
         rp_json_bool(json, "attention_bias", config->attention_bias);
     add_number(json, "attention_dropout", 0);
     add_token(json, "bos_token_id", config->bos_id);
-    if (qwen3_moe)
+    if (apart && !row->lists_mlps)
         rp_json_uint(json, "decoder_sparse_step", 1);
     add_eos(json, config);
     rp_json_uint(json, "head_dim", config->head_dim);
@@ -184,20 +206,20 @@ rp_hf_config_to_json(const RpModel *config)
     rp_json_uint(json, "hidden_size", config->hidden);
     add_number(json, "initializer_range", config->initializer_range);
     rp_json_uint(json, "intermediate_size",
-                 qwen3_moe ? config->dense_intermediate : config->intermediate);
+                 apart ? config->dense_intermediate : config->intermediate);
     add_layer_types(json, config);
     rp_json_uint(json, "max_position_embeddings", config->max_positions);
     if (row->has_mlp_bias)
         rp_json_bool(json, "mlp_bias", config->mlp_bias);
     rp_json_string(json, "model_type", row->model_type);
-    if (qwen3_moe)
+    if (apart)
         rp_json_uint(json, "moe_intermediate_size", config->intermediate);
     if (row->has_no_rope)
         add_no_rope(json, config);
-    if (qwen3_moe)
+    if (apart)
         rp_json_bool(json, "norm_topk_prob", config->norm_topk);
     rp_json_uint(json, "num_attention_heads", config->heads);
-    if (qwen3_moe)
+    if (apart)
         rp_json_uint(json, "num_experts", config->experts);
     if (config->experts > 1)
         rp_json_uint(json, "num_experts_per_tok", config->active_experts);

@@ -182,11 +182,12 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
     shown = rp_display_name(name);
     reader.raw = (RpConfigRaw){.architecture = -1,
                                .model_type = -1,
-                               .rope_type = -1,
-                               .old_rope_type = -1,
                                .tied = -1,
                                .attention_bias = -1,
                                .router_aux_loss = -1,
+                               .norm_topk = -1,
+                               .rope_type = -1,
+                               .old_rope_type = -1,
                                .max_window_layers = DEFAULT_MAX_WINDOW_LAYERS};
     reader.raw.config = (RpModel){.experts = 1,
                                   .active_experts = 1,

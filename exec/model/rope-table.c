@@ -126,3 +126,22 @@ rp_rope_table(const float *frequencies, guint head_dim, guint positions, float s
         }
     }
 }
+
+void
+rp_rope_scale_queries(const RpRope *rope, guint head_dim, guint positions, float *cosines,
+                      float *sines)
+{
+    const size_t half = head_dim / 2;
+
+    g_return_if_fail(rope && rope->original_max_positions > 0 && cosines && sines);
+
+    for (size_t position = 0; position < positions; position++) {
+        const float turns = floorf((float)position / (float)rope->original_max_positions);
+        const float scale = 1.0f + (float)rope->query_beta * logf(1.0f + turns);
+
+        for (size_t i = 0; i < half; i++) {
+            cosines[position * half + i] *= scale;
+            sines[position * half + i] *= scale;
+        }
+    }
+}

@@ -48,3 +48,14 @@ rp_rope_scale(const RpRope *rope)
  */
 void rp_rope_table(const float *frequencies, guint head_dim, guint positions, float scale,
                    float *cosines, float *sines);
+
+/**
+ * rp_rope_scale_queries:
+ * @cosines, @sines: (inout): of rp_rope_table(), for queries: rope is linear, so that their scale may be its tables'
+ *
+ *   1 + beta ln(1 + floor(position / C)), C = original_max_positions
+ *
+ * Source: transformers models/ministral3, get_llama_4_attn_scale()
+ */
+void rp_rope_scale_queries(const RpRope *rope, guint head_dim, guint positions, float *cosines,
+                           float *sines);

@@ -197,7 +197,7 @@ turn(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void *x, v
             pass, norm,
             (RpNormRopeArgs){.heads = heads, .row_heads = row, .x = x, .y = y, .rstd = rstd});
     else
-        rp_pass_rope(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = x, .y = y});
+        rp_pass_rope(pass, norm, (RpRopeArgs){.heads = heads, .row_heads = row, .x = x, .y = y});
 }
 
 /* In place: @d of y becomes that of x. Returns: its scale slot, where its amax was recorded; else %NULL: the columns
@@ -209,7 +209,8 @@ turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void 
     float *amax;
 
     if (!rp_pass_has(pass, norm)) {
-        rp_pass_rope_backward(pass, (RpRopeArgs){.heads = heads, .row_heads = row, .x = d, .y = d});
+        rp_pass_rope_backward(pass, norm,
+                              (RpRopeArgs){.heads = heads, .row_heads = row, .x = d, .y = d});
         return NULL;
     }
     amax = row == 0 ? rp_pass_scale_slot(pass) : NULL;

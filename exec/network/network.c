@@ -184,7 +184,9 @@ constants_of(const RpNetwork *network)
     const gsize starts = aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
     const gsize table =
         aligned((gsize)table_tokens(network) * (network->model->head_dim / 2) * sizeof(float));
-    RpConstants at = {.cosines = 0, .sines = table, .positions = 2 * table};
+    const guint n_tables = rp_model_n_rope_tables(network->model);
+    RpConstants at = {
+        .cosines = 0, .sines = table, .table_bytes = 2 * table, .positions = n_tables * 2 * table};
 
     if (network->options.aux_loss > 0) { /* at once before positions */
         const gsize lengths = network->options.sequences * sizeof(gint32);
@@ -277,26 +279,41 @@ rp_network_set_rope_tokens(RpNetwork *network, guint tokens)
     network->options.rope_tokens = tokens;
 }
 
+static void
+fill_ropes(const RpNetwork *network, guint8 *constants)
+{
+    const RpConstants *at = &network->constants;
+    const RpModel *model = network->model;
+    const guint S = table_tokens(network), n = rp_model_n_rope_tables(model);
+    const guint tokens = network->options.rope_tokens > 0 ? network->options.rope_tokens : S;
+    g_autofree float *frequencies = g_new(float, model->head_dim / 2);
+
+    for (guint i = 0; i < n; i++) {
+        gboolean queries;
+        const RpRope *rope = rp_model_nth_rope(model, i, &queries);
+        float *cosines = (float *)(constants + i * at->table_bytes + at->cosines);
+        float *sines = (float *)(constants + i * at->table_bytes + at->sines);
+
+        rp_rope_frequencies(rope, model->head_dim, tokens, frequencies);
+        rp_rope_table(frequencies, model->head_dim, S, rp_rope_scale(rope), cosines, sines);
+        if (queries)
+            rp_rope_scale_queries(rope, model->head_dim, S, cosines, sines);
+    }
+}
+
 void
 rp_network_fill_constants(const RpNetwork *network, void *constants)
 {
     g_return_if_fail(network && constants);
 
     const RpConstants *at = &network->constants;
-    const guint head_dim = network->model->head_dim;
-    const guint S = table_tokens(network), cached = network->options.cache_tokens;
+    const guint cached = network->options.cache_tokens;
     gint32 *positions = (gint32 *)((guint8 *)constants + at->positions);
     gint32 *starts = (gint32 *)((guint8 *)constants + at->starts);
     gint32 *lengths = (gint32 *)((guint8 *)constants + at->lengths);
-    g_autofree float *frequencies = g_new(float, head_dim / 2);
 
     memset(constants, 0, at->bytes);
-    rp_rope_frequencies(&network->model->rope, head_dim,
-                        network->options.rope_tokens > 0 ? network->options.rope_tokens : S,
-                        frequencies);
-    rp_rope_table(frequencies, head_dim, S, rp_rope_scale(&network->model->rope),
-                  (float *)((guint8 *)constants + at->cosines),
-                  (float *)((guint8 *)constants + at->sines));
+    fill_ropes(network, constants);
     const guint n = typical_starts(network, starts);
 
     for (gsize b = 0; b < n_lengths(network); b++)

@@ -210,30 +210,41 @@ constant(const RpPass *pass, gsize offset)
     return pass->measuring ? NULL : (const guint8 *)pass->call->constants + offset;
 }
 
-static void
-complete_rope(const RpPass *pass, RpRopeArgs *args)
+/* The offset of the table of the block's q or k, whose norm is @kind. */
+static gsize
+table_offset(const RpPass *pass, RpWeightKind kind)
 {
     const RpNetwork *network = pass->network;
+
+    return network->constants.table_bytes *
+           rp_model_rope_table(network->model, pass->layer - 1, kind == RP_WEIGHT_Q_NORM);
+}
+
+static void
+complete_rope(const RpPass *pass, RpWeightKind kind, RpRopeArgs *args)
+{
+    const RpNetwork *network = pass->network;
+    const gsize table = table_offset(pass, kind);
 
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
     args->head_size = network->model->head_dim;
     args->positions = constant(pass, network->constants.positions);
-    args->cosines = constant(pass, network->constants.cosines);
-    args->sines = constant(pass, network->constants.sines);
+    args->cosines = constant(pass, table + network->constants.cosines);
+    args->sines = constant(pass, table + network->constants.sines);
 }
 
 void
-rp_pass_rope(RpPass *pass, RpRopeArgs args)
+rp_pass_rope(RpPass *pass, RpWeightKind kind, RpRopeArgs args)
 {
-    complete_rope(pass, &args);
+    complete_rope(pass, kind, &args);
     RUN(pass, rope_forward, &args);
 }
 
 void
-rp_pass_rope_backward(RpPass *pass, RpRopeArgs args)
+rp_pass_rope_backward(RpPass *pass, RpWeightKind kind, RpRopeArgs args)
 {
-    complete_rope(pass, &args);
+    complete_rope(pass, kind, &args);
     RUN(pass, rope_backward, &args);
 }
 
@@ -241,6 +252,7 @@ static void
 complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
 {
     const RpNetwork *network = pass->network;
+    const gsize table = table_offset(pass, kind);
 
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
@@ -249,8 +261,8 @@ complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
     args->weight = rp_pass_weight(pass, kind);
     args->workspace = pass->kernel_workspace;
     args->positions = constant(pass, network->constants.positions);
-    args->cosines = constant(pass, network->constants.cosines);
-    args->sines = constant(pass, network->constants.sines);
+    args->cosines = constant(pass, table + network->constants.cosines);
+    args->sines = constant(pass, table + network->constants.sines);
 }
 
 void

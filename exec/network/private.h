@@ -73,6 +73,7 @@ typedef struct {
 /* Offsets within the constants, bytes. */
 typedef struct {
     gsize cosines, sines; /* float [S,D/2] */
+    gsize table_bytes;    /* from a table of both to the next: rp_model_rope_table() */
     gsize lengths;        /* with an auxiliary loss: int32 [B]: tokens before the padding */
     gsize positions;      /* int32 [T] */
     gsize starts;         /* int32 [B+1], packed [T+1] */
@@ -367,9 +368,9 @@ void rp_pass_norm_backward(RpPass *pass, RpWeightKind kind, RpRmsnormArgs args);
 /* q/k norm and rope; tables, dtype and epsilon are filled in. */
 void rp_pass_norm_rope(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
 void rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args);
-/* heads, row_heads, x and y are given. */
-void rp_pass_rope(RpPass *pass, RpRopeArgs args);
-void rp_pass_rope_backward(RpPass *pass, RpRopeArgs args);
+/* heads, row_heads, x and y are given. @kind: of the norm that q or k has not */
+void rp_pass_rope(RpPass *pass, RpWeightKind kind, RpRopeArgs args);
+void rp_pass_rope_backward(RpPass *pass, RpWeightKind kind, RpRopeArgs args);
 /* q, k, v, out, lse, their gradients and the window are given, the rest is filled in. */
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
 /* One query of each sequence, of pass->call->cached, to the keys of the cache; all arrays are as long. */

@@ -22,7 +22,8 @@ static const struct {
     {"qwen2.5-14b", 14770033664, 14.77},    {"qwen2.5-32b", 32763876352, 32.76},
     {"qwen2.5-72b", 72706203648, 72.71},    {"mistral-7b-v0.1", 7241732096, 7.24},
     {"mistral-7b-v0.3", 7248023552, 7.25},  {"smollm3-3b", 3075098624, 3.08},
-    {"gpt-oss-120b", 116829156672, 116.83},
+    {"gpt-oss-120b", 116829156672, 116.83}, {"ministral-3-3b", 3429006336, 3.43},
+    {"ministral-3-8b", 8489553920, 8.49},
 };
 
 RP_TEST(counts_the_published_parameters_of_every_model)

@@ -49,6 +49,20 @@ MODELS = {
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                  "original_max_position_embeddings": 16, "truncate": False}, **EXPERTS},
 }
+# queries are scaled from position 8 on; windows shorter than the sequences, each kind of block with its rope
+NEW_MODELS = {
+    "ministral3": {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 8,
+                   "pad_token_id": 0, "rope_parameters": {
+                       "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                       "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 1.0,
+                       "llama_4_scaling_beta": 0.3}},
+    "mellum": {"architectures": ["MellumForCausalLM"], "model_type": "mellum", "num_local_experts": 5,
+               "moe_intermediate_size": 20, "sliding_window": 7,
+               "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+                   "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}, **EXPERTS},
+}
+MODELS |= {name: config for name, config in NEW_MODELS.items() if hasattr(transformers, config["architectures"][0])}
 ATTENTION = "q_proj,k_proj,v_proj,o_proj"
 # targets of adapters
 RUNS = {
@@ -57,13 +71,13 @@ RUNS = {
     "attention": ATTENTION,
     "experts": ATTENTION + ",experts.gate_up_proj,experts.down_proj",
 }
-MIXTURES = ("qwen3-moe", "gpt-oss")
+MIXTURES = ("qwen3-moe", "gpt-oss", "mellum")
 
 
 def runs_of(name):
     if name not in MIXTURES:
         return ("whole", "adapters")
-    return ("whole", "attention", "experts") + (("adapters",) if name == "qwen3-moe" else ())
+    return ("whole", "attention", "experts") + (("adapters",) if name != "gpt-oss" else ())
 
 
 def has_no_stacks(name, run):
@@ -107,11 +121,11 @@ def logits_of(model, ids):
 def file_gradients(model):
     """By the names of files."""
     for name, value in model.named_parameters():
-        name = name.removeprefix("base_model.model.").replace(".default", "")
+        name = name.replace(".default", "")
         if value.grad is None or ".experts.lora_" in name or ".experts.base_layer" in name:
             continue
         stem, _, kind = name.rpartition(".")
-        if type(model).__name__ == "Qwen3MoeForCausalLM" and value.grad.dim() == 3:
+        if type(model).__name__ in ("Qwen3MoeForCausalLM", "MellumForCausalLM") and value.grad.dim() == 3:
             parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}[kind]
             for expert, matrix in enumerate(value.grad):
                 for part, piece in zip(parts, matrix.chunk(len(parts))):

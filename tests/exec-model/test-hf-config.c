@@ -113,14 +113,28 @@ static const char qwen3_30b_a3b_of_5[] =
     "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"                                   \
     "\"original_max_position_embeddings\":128"
 
+/* As transformers 5.3 saves the text part of Ministral 3. */
+static const char ministral_3_3b[] =
+    "{\"architectures\":[\"Ministral3ForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
+    "\"dtype\":\"bfloat16\",\"eos_token_id\":2,\"head_dim\":128,\"hidden_act\":\"silu\","
+    "\"hidden_size\":3072,\"initializer_range\":0.02,\"intermediate_size\":9216,"
+    "\"max_position_embeddings\":262144,\"model_type\":\"ministral3\",\"num_attention_heads\":32,"
+    "\"num_hidden_layers\":26,\"num_key_value_heads\":8,\"pad_token_id\":11,\"rms_norm_eps\":1e-05,"
+    "\"rope_parameters\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":16.0,"
+    "\"llama_4_scaling_beta\":0.1,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
+    "\"original_max_position_embeddings\":16384,\"rope_theta\":1000000.0,\"rope_type\":\"yarn\","
+    "\"type\":\"yarn\"},\"sliding_window\":null,\"tie_word_embeddings\":true,\"vocab_size\":"
+    "131072}";
+
 RP_TEST_OF(reads_the_published_configs_as_the_catalogue_has_them, Fixture *f)
 {
     static const struct {
         const char *model;
         const char *text;
-    } cases[] = {{"gpt-oss-20b", gpt_oss_20b},     {"gpt-oss-20b", gpt_oss_20b_of_5},
-                 {"qwen3-30b-a3b", qwen3_30b_a3b}, {"qwen3-30b-a3b", qwen3_30b_a3b_of_5},
-                 {"qwen3-0.6b", qwen3_06b},        {"llama-3.1-8b", llama_31_8b}};
+    } cases[] = {{"gpt-oss-20b", gpt_oss_20b},       {"gpt-oss-20b", gpt_oss_20b_of_5},
+                 {"qwen3-30b-a3b", qwen3_30b_a3b},   {"qwen3-30b-a3b", qwen3_30b_a3b_of_5},
+                 {"ministral-3-3b", ministral_3_3b}, {"qwen3-0.6b", qwen3_06b},
+                 {"llama-3.1-8b", llama_31_8b}};
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         assert_true(parse(f, cases[i].text));
@@ -337,6 +351,37 @@ RP_TEST(takes_what_changes_nothing)
         if (!parse(f, texts[i]))
             fail_msg("%s", f->error->message);
     }
+}
+
+#define MELLUM(more)                                                                               \
+    "{\"architectures\":[\"MellumForCausalLM\"],\"model_type\":\"mellum\"," SIZES                  \
+    ",\"num_local_experts\":4,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8" more "}"
+
+RP_TEST_OF(keeps_a_rope_for_each_kind_of_block, Fixture *f)
+{
+    assert_true(parse(f, MELLUM(",\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
+                                "\"mlp_layer_types\":[\"sparse\",\"sparse\"],\"rope_parameters\":{"
+                                "\"full_attention\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                                "\"original_max_position_embeddings\":64,\"rope_theta\":5e4},"
+                                "\"sliding_attention\":{\"rope_theta\":7.0}}")));
+    g_autofree char *written = rp_hf_config_to_json(&f->config);
+    const RpModel read = f->config;
+
+    assert_int_equal(read.sliding_window, 1024);
+    assert_true(read.has_sliding_rope && read.norm_topk);
+    assert_int_equal(read.rope.type, RP_ROPE_YARN);
+    assert_true(read.rope.theta == 5e4 && read.rope.original_max_positions == 64);
+    assert_int_equal(read.sliding_rope.type, RP_ROPE_DEFAULT);
+    assert_true(read.sliding_rope.theta == 7);
+    assert_true(parse(f, written));
+    assert_memory_equal(&f->config, &read, sizeof read);
+    /* as transformers without any */
+    assert_true(parse(f, MELLUM("")));
+    assert_true(f->config.rope.theta == 5e5 && f->config.sliding_rope.theta == 1e4);
+    assert_int_equal(f->config.sliding_window, 0);
+    assert_true(parse(f, DENSE("Ministral3", "ministral3", "")));
+    assert_true(f->config.rope.query_beta == 0.1 && f->config.rope.original_max_positions == 16384);
+    assert_true(f->config.rope.theta == 1e6 && f->config.pad_id == 11);
 }
 
 /* The page names each key; one that is refused has a row of its own. */

@@ -241,6 +241,16 @@ RP_TEST(equals_a_tied_llama_with_narrow_heads)
     check_case("llama-tied", NULL);
 }
 
+RP_TEST(equals_a_ministral3_whose_queries_are_scaled_by_their_positions)
+{
+    check_case("ministral3", NULL);
+}
+
+RP_TEST(equals_a_mellum_with_a_rope_for_each_kind_of_block)
+{
+    check_case("mellum", NULL);
+}
+
 RP_TEST(equals_a_qwen3_of_experts)
 {
     check_case("qwen3-moe", NULL);
