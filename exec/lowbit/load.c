@@ -97,6 +97,16 @@ layout_of(const RpLowbitSource *source)
     return rp_lowbit_layout(source->format, rp_lowbit_shape_of(source->shape, source->rank));
 }
 
+static void
+repeat_scale(const RpSafetensor *scale, float *to, gsize n)
+{
+    float value;
+
+    rp_dtype_to_float(scale->dtype, scale->data, &value, 1);
+    for (gsize i = 0; i < n; i++)
+        to[i] = value;
+}
+
 /* A part, or where the file has none of it the offset. */
 static void
 load_part(const RpLowbitSource *source, guint part, guint8 *to, RpPool *pool)
@@ -104,7 +114,9 @@ load_part(const RpLowbitSource *source, guint part, guint8 *to, RpPool *pool)
     const RpSafetensor *tensor = source->parts[part];
     const gsize bytes = layout_of(source).bytes[part];
 
-    if (tensor != NULL && tensor->bytes < bytes)
+    if (part == RP_LOWBIT_SCALES && source->one_scale)
+        repeat_scale(tensor, (float *)(gpointer)to, bytes / sizeof(float));
+    else if (tensor != NULL && tensor->bytes < bytes)
         rp_dtype_to_float(RP_DTYPE_BF16, tensor->data, (float *)(gpointer)to, tensor->elements);
     else if (tensor != NULL)
         copy_part(to, tensor, pool);

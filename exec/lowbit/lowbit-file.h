@@ -6,7 +6,7 @@
  *           shape; nf4-single has absmax in F32 and nothing nested (bitsandbytes)
  *   mxfp4   NAME_blocks U8 [.., rows, columns/32, 16], NAME_scales U8 [.., rows, columns/32] (GPT-OSS)
  *   fp8     NAME F8_E4M3 [.., rows, columns], NAME_scale_inv F32 or BF16 [.., rows/128, columns/128]
- *           (Qwen3-FP8, DeepSeek-V3)
+ *           (Qwen3-FP8, DeepSeek-V3); or one scale [] of all (Ministral-3-FP8), which all blocks get in memory
  */
 #pragma once
 
@@ -36,6 +36,7 @@ struct _RpLowbitSource {
     guint64 shape[RP_SAFETENSORS_MAX_RANK];
     const RpSafetensor *parts[RP_N_LOWBIT_PARTS]; /* NULL: none, or the offset */
     float offset;                                 /* nf4 only */
+    gboolean one_scale;                           /* fp8: for all of the weight */
     /* matrices of a stack that stand one by one: in their order, of one size */
     const RpLowbitSource *pieces;
     guint n_pieces;

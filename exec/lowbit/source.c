@@ -250,10 +250,19 @@ find_fp8(const RpSafetensors *tensors, const RpSafetensor *quantized, RpLowbitSo
     if (quantized->rank < 1 || quantized->elements == 0)
         return fail(quantized->file, quantized->name, RP_LOWBIT_ERROR_SHAPE, error,
                     "expected a matrix, found no values");
+    const RpSafetensor *scale =
+        find(tensors, source->name, part_suffixes[RP_LOWBIT_FP8][RP_LOWBIT_SCALES]);
+
     source->is_packed = TRUE;
     source->format = RP_LOWBIT_FP8;
-    return find_part(tensors, source, RP_LOWBIT_QUANTIZED, "F8_E4M3", NULL, error) &&
-           find_part(tensors, source, RP_LOWBIT_SCALES, "F32", "BF16", error);
+    if (!find_part(tensors, source, RP_LOWBIT_QUANTIZED, "F8_E4M3", NULL, error))
+        return FALSE;
+    source->one_scale =
+        scale != NULL && scale->elements == 1 && scale->supported && scale->dtype != RP_DTYPE_FP16;
+    if (!source->one_scale)
+        return find_part(tensors, source, RP_LOWBIT_SCALES, "F32", "BF16", error);
+    source->parts[RP_LOWBIT_SCALES] = scale;
+    return TRUE;
 }
 
 gboolean

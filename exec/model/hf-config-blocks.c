@@ -332,11 +332,33 @@ read_method(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
+/* Blocks of fp8 that have a scale; null: one scale a tensor. */
+static gboolean
+read_block_size(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    const char *start = pull->at;
+    double number;
+    guint n = 0;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull)) {
+        if (!rp_json_pull_number(pull, &number))
+            return FALSE;
+        n += number == RP_FP8_BLOCK ? 1 : 3;
+    }
+    if (pull->failed || n == 2)
+        return !pull->failed;
+    pull->value = start;
+    return rp_config_fail_unsupported(pull, "[128, 128], or null for one scale a tensor");
+}
+
 gboolean
 rp_config_read_quantization(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     static const RpJsonField rows[] = {
         RP_CONFIG_OTHER("quant_method", read_method, FALSE),
+        RP_CONFIG_OTHER("weight_block_size", read_block_size, TRUE),
         {NULL, rp_json_read_ignored}, /* the tensors show which weights are packed, and how */
     };
     RpConfigRaw *raw = value;

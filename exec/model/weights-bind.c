@@ -97,11 +97,15 @@ check_tied(const RpWeight *weight, const RpSafetensor *own, const RpSafetensor *
                 "others");
 }
 
+/* Tensors that no weight is made of: tables of ropes, scales for products of 8 bits (training measures its own), and
+ * heads for further tokens. */
 static gboolean
 is_ignored(const char *name)
 {
-    return g_str_has_prefix(name, "model.layers.") &&
-           g_str_has_suffix(name, ".self_attn.rotary_emb.inv_freq");
+    return g_str_has_prefix(name, "mtp.") ||
+           (g_str_has_prefix(name, "model.layers.") &&
+            (g_str_has_suffix(name, ".self_attn.rotary_emb.inv_freq") ||
+             g_str_has_suffix(name, "_proj.activation_scale")));
 }
 
 /* @names: of tensors that were found */
@@ -365,6 +369,14 @@ is_expanded(const RpSafetensors *checkpoint, const RpWeight *weight, const RpMod
     return name != NULL && rp_lowbit_from_name(name, &format);
 }
 
+/* Whether @tensor would be a weight in fp8 if its scales were right. */
+static gboolean
+is_fp8(const Binding *binding, const RpWeight *weight, const RpSafetensor *tensor)
+{
+    return tensor != NULL && strcmp(tensor->dtype_name, "F8_E4M3") == 0 &&
+           rp_weight_packs(rp_weights_model(binding->weights), weight, RP_LOWBIT_FP8);
+}
+
 static gboolean
 bind_weight(Binding *binding, guint index, GError **error)
 {
@@ -388,7 +400,8 @@ bind_weight(Binding *binding, guint index, GError **error)
         return bind_packed(binding, index, error);
     if (all != NULL)
         return bind_part(binding, index, all, error);
-    if (weight->transposed && tensor == NULL && has_blocks(checkpoint, weight))
+    if ((weight->transposed && tensor == NULL && has_blocks(checkpoint, weight)) ||
+        is_fp8(binding, weight, tensor))
         return bind_packed(binding, index, error); /* which says what is wrong with them */
     if ((tensor == NULL || !tensor->supported) &&
         !refuse_packed(checkpoint, weight, binding->dtype, error))

@@ -125,6 +125,8 @@ load_block(const RpLowbitSource *source, guint64 row, guint64 begin, gsize n, gu
         band = row / shape.rows * ((shape.rows + RP_FP8_BLOCK - 1) / RP_FP8_BLOCK) +
                row % shape.rows / RP_FP8_BLOCK;
         band = band * ((shape.columns + RP_FP8_BLOCK - 1) / RP_FP8_BLOCK) + begin / RP_FP8_BLOCK;
+        if (source->one_scale)
+            band = 0;
         rp_dtype_to_float(parts[RP_LOWBIT_SCALES]->dtype,
                           scales + band * rp_dtype_size(parts[RP_LOWBIT_SCALES]->dtype),
                           (float *)(void *)(packed + to.at[RP_LOWBIT_SCALES]), 1);

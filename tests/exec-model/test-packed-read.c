@@ -84,6 +84,107 @@ RP_TEST(reads_what_devices_expand)
     }
 }
 
+/* ---- one scale of a whole weight ---- */
+
+#define ONE_SCALE 0.37f /* is no bf16 */
+
+/* Copies a model in fp8, its scales cut to one: in fp32 or, of every second, in bf16. @left_out: (nullable): a scale
+ * that gets another name */
+static void
+write_one_scale(const RpSafetensors *from, const char *path, const char *left_out)
+{
+    RpSafetensorsWriter *writer = rp_safetensors_writer_new(path, 0);
+    const float scale = ONE_SCALE;
+    const guint16 half = rp_bf16_from_float(ONE_SCALE);
+    GError *error = NULL;
+
+    for (guint i = 0; i < rp_safetensors_count(from); i++) {
+        const RpSafetensor *tensor = rp_safetensors_nth(from, i);
+        const gboolean cut = g_str_has_suffix(tensor->name, "_scale_inv");
+
+        rp_safetensors_writer_add_type(
+            writer, g_strcmp0(tensor->name, left_out) == 0 ? "mtp.left" : tensor->name,
+            cut && i % 2 > 0 ? "BF16" : tensor->dtype_name, tensor->shape, cut ? 0 : tensor->rank);
+    }
+    assert_true(rp_safetensors_writer_begin(writer, &error));
+    for (guint i = 0; i < rp_safetensors_count(from); i++) {
+        const RpSafetensor *tensor = rp_safetensors_nth(from, i);
+        const gboolean cut = g_str_has_suffix(tensor->name, "_scale_inv");
+        const void *data = !cut ? tensor->data : i % 2 > 0 ? (const void *)&half : &scale;
+
+        assert_true(rp_safetensors_writer_write(writer, i, data,
+                                                !cut        ? tensor->bytes
+                                                : i % 2 > 0 ? 2
+                                                            : 4,
+                                                &error));
+    }
+    assert_true(rp_safetensors_writer_finish(writer, &error));
+    rp_safetensors_writer_free(writer);
+}
+
+/* Every scale in memory is the one of the file. */
+static void
+check_scales(const RpWeights *weights, guint index)
+{
+    const RpLowbitSource *source = rp_weights_packed(weights, index);
+    const RpLowbitShape shape = rp_weight_lowbit_shape(rp_weights_nth(weights, index));
+    const RpLowbitLayout layout = rp_lowbit_layout(RP_LOWBIT_FP8, shape);
+    g_autofree guint8 *packed = g_malloc(layout.total);
+    const float bf16 = rp_float_from_bf16(rp_bf16_from_float(ONE_SCALE));
+
+    rp_lowbit_source_load(source, packed, NULL);
+    for (gsize at = 0; at < layout.bytes[RP_LOWBIT_SCALES]; at += sizeof(float)) {
+        float found;
+
+        memcpy(&found, packed + layout.at[RP_LOWBIT_SCALES] + at, sizeof found);
+        assert_true(found == ONE_SCALE || found == bf16);
+    }
+}
+
+RP_TEST(reads_fp8_with_one_scale_a_tensor)
+{
+    const RpLora lora = {.rank = 1, .alpha = 1};
+    g_autofree char *directory = g_dir_make_tmp("rp-packed-XXXXXX", NULL);
+    g_autofree char *path = g_build_filename(directory, "one.safetensors", NULL);
+    g_autofree char *line = g_strdup_printf("rm -r %s", directory);
+    const RpInitOptions options = {.seed = 5};
+    GError *error = NULL;
+    guint n_packed = 0;
+
+    if (!rp_quantise_random(&model, RP_LOWBIT_FP8, directory, &options, &error))
+        rp_assert_no_error(error);
+    RpSafetensors *blocks = rp_safetensors_open(directory, &error);
+    write_one_scale(blocks, path, NULL);
+    RpSafetensors *file = rp_safetensors_open(path, &error);
+    RpWeights *weights = rp_weights_new_adapted(&model, &lora);
+
+    if (file == NULL || !rp_weights_adopt(weights, file, &error) ||
+        !rp_weights_bind(weights, file, &error))
+        rp_assert_no_error(error);
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        if (!rp_weights_nth(weights, i)->is_packed)
+            continue;
+        check_weight(weights, i);
+        check_scales(weights, i);
+        n_packed++;
+    }
+    assert_true(n_packed >= 9);
+    rp_weights_free(weights);
+    /* without adapters weights are expanded as they are read; a scale that is not there is named */
+    weights = rp_weights_new(&model);
+    assert_true(rp_weights_bind(weights, file, &error));
+    rp_safetensors_free(file);
+    write_one_scale(blocks, path, "model.layers.0.self_attn.k_proj.weight_scale_inv");
+    file = rp_safetensors_open(path, &error);
+    assert_false(rp_weights_bind(weights, file, &error));
+    rp_assert_error_message_contains(error, "k_proj.weight_scale_inv\": expected it beside");
+    g_clear_error(&error);
+    rp_weights_free(weights);
+    rp_safetensors_free(file);
+    rp_safetensors_free(blocks);
+    assert_int_equal(system(line), 0);
+}
+
 /* ---- experts that are packed one by one ---- */
 
 #define LAST "model.layers.0.mlp.experts.2.up_proj.weight" /* the last of gate and up */

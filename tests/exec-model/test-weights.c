@@ -229,4 +229,15 @@ RP_TEST_OF(ignores_inv_freq_as_transformers_does, TensorFixture *f)
     assert_true(bind(f, &qwen3));
 }
 
+RP_TEST_OF(ignores_scales_of_activations_and_further_heads, TensorFixture *f)
+{
+    static const guint64 shape[] = {3};
+
+    make_checkpoint(f, &qwen3, NULL, "model.layers.0.mlp.up_proj.activation_scale", RP_DTYPE_FP32,
+                    shape, 0);
+    assert_true(bind(f, &qwen3));
+    make_checkpoint(f, &qwen3, NULL, "mtp.layers.0.mlp.up_proj.weight", RP_DTYPE_BF16, shape, 1);
+    assert_true(bind(f, &qwen3));
+}
+
 RP_TEST_FIXTURE(tensor_setup, tensor_teardown)
