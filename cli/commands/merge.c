@@ -4,6 +4,8 @@
 #include "core/base/file.h"
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
+#include "exec/quantise/quantise.h"
+#include "run/spec.h"
 
 typedef struct {
     RpModel config;
@@ -118,36 +120,70 @@ copy_files(const Merging *merging, const char *from, const char *to, GError **er
     return rp_hf_config_save(&config, path, error);
 }
 
+/* Whether the model is packed again. Experts are packed as a stack, which other programs do not read of fp8. */
+static gboolean
+check_base(const RpArgs *args, const Merging *merging, GError **error)
+{
+    const int choice = args->run.base_choice;
+
+    if (choice > RP_RUN_BASE_16_BITS && choice != RP_RUN_BASE_PACKED + RP_LOWBIT_FP8)
+        return rp_cli_refuse(error, "--base: expected bf16 or fp8, found %s",
+                             rp_lowbit_name((RpLowbit)(choice - RP_RUN_BASE_PACKED)));
+    return choice <= RP_RUN_BASE_16_BITS || merging->config.experts == 1 ||
+           rp_cli_refuse(error, "--base: expected bf16 of a mixture of experts, found fp8");
+}
+
+/* Packs the merged model, in its place. */
+static gboolean
+pack_again(const Merging *merging, const char *output, GError **error)
+{
+    const RpQuantiseOptions options = {0};
+    g_autoptr(RpSafetensors) merged = rp_safetensors_open(output, error);
+    g_autofree char *path = g_build_filename(output, "model.safetensors", NULL);
+    g_autofree char *config_path = g_build_filename(output, "config.json", NULL);
+    RpModel config = merging->config;
+
+    config.has_dtype = config.fp8 = TRUE;
+    config.dtype = rp_weights_dtype(merging->weights);
+    return merged != NULL && rp_quantise(&config, merged, RP_LOWBIT_FP8, path, &options, error) &&
+           rp_hf_config_save(&config, config_path, error);
+}
+
 static gboolean
 run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     RpProgress progress = rp_progress_begin("merging parameters", 0);
-    const RpMergeOptions options = {.max_shard_bytes = RP_CLI_SHARD_BYTES,
+    const gboolean packs = args->run.base_choice > RP_RUN_BASE_16_BITS;
+    const RpMergeOptions options = {.max_shard_bytes = packs ? 0 : RP_CLI_SHARD_BYTES,
                                     .progress = rp_progress_counted,
                                     .user_data = &progress};
     g_autofree char *base = rp_model_path(words[0]);
     g_auto(Merging) merging = {0};
 
     if (!open_all(&merging, base, words[1], args->run.lora.any_base, error) ||
-        !make_output(args, words, error))
+        !check_base(args, &merging, error) || !make_output(args, words, error))
         return FALSE;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
-                             copy_files(&merging, base, args->output, error);
+                             copy_files(&merging, base, args->output, error) &&
+                             (!packs || pack_again(&merging, args->output, error));
+    const char *type = packs ? "fp8" : rp_dtype_name(rp_weights_dtype(merging.weights));
     const RpLora *lora = rp_weights_lora(merging.weights);
 
     rp_progress_clear();
     if (!written)
         return FALSE;
     rp_report_say(report, "%s: %s with the adapters of %s, rank %u, in %s", args->output, words[0],
-                  words[1], lora->rank, rp_dtype_name(rp_weights_dtype(merging.weights)));
+                  words[1], lora->rank, type);
     rp_report_text(report, "output", args->output, NULL);
     rp_report_count(report, "rank", lora->rank, NULL);
-    rp_report_text(report, "dtype", rp_dtype_name(rp_weights_dtype(merging.weights)), NULL);
+    rp_report_text(report, "dtype", type, NULL);
     return TRUE;
 }
 
 static const RpUse uses[] = {
     {"output force any-base"},
+    {"base", "fp8: linear layers of blocks in 8 bits, as fp8 models are published (default: bf16)",
+     "FORMAT"},
     {0},
 };
 

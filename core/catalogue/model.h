@@ -133,6 +133,7 @@ typedef struct {
     double router_aux_loss;   /* coefficient, where the config asks for that loss; else 0 */
     double swiglu_alpha, swiglu_limit; /* clamped SwiGLU; else 0 */
     gboolean mxfp4; /* "quantization_config" says that the experts' matrices are packed so */
+    gboolean fp8;   /* it is written that matrices of blocks are, 128 x 128 a scale; is not read */
     guint vocab;
     guint max_positions;
     guint sliding_window; /* tokens that a sliding block attends to; 0 = every block is full */

@@ -177,6 +177,24 @@ custom_to_json(const RpModel *config)
     return rp_json_writer_finish(json);
 }
 
+/* Matrices of blocks are fp8, and the head is not: as published fp8 models have it. */
+static void
+add_quantization(RpJsonWriter *json)
+{
+    rp_json_object(json, "quantization_config");
+    rp_json_string(json, "activation_scheme", "dynamic");
+    rp_json_string(json, "fmt", "e4m3");
+    rp_json_array(json, "modules_to_not_convert");
+    rp_json_string(json, NULL, "lm_head");
+    rp_json_end(json);
+    rp_json_string(json, "quant_method", "fp8");
+    rp_json_array(json, "weight_block_size");
+    rp_json_uint(json, NULL, RP_FP8_BLOCK);
+    rp_json_uint(json, NULL, RP_FP8_BLOCK);
+    rp_json_end(json);
+    rp_json_end(json);
+}
+
 char *
 rp_hf_config_to_json(const RpModel *config)
 {
@@ -230,6 +248,8 @@ rp_hf_config_to_json(const RpModel *config)
     if (config->router_aux_loss > 0)
         rp_json_bool(json, "output_router_logits", TRUE);
     add_token(json, "pad_token_id", config->pad_id);
+    if (config->fp8)
+        add_quantization(json);
     add_number(json, "rms_norm_eps", config->rms_norm_eps);
     add_rope(json, config);
     if (config->router_aux_loss > 0)

@@ -49,7 +49,6 @@ make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
     if (!made) {
         g_autofree char *shown = rp_display_name(path);
 
-        rp_file_remove_leftovers(path);
         made = rp_quantise(&job->config, job->checkpoint, format, path, &options, error);
         RP_RUN_TELL(job->events, progress, "packing the base", 0, 0);
         if (made)
