@@ -85,6 +85,8 @@ static const Kind kinds[] = {
     {"qwen3-moe-lora", TRUE, NULL, 2, 13, 2 * 2 * 5, "qwen3-moe"},
     {"gpt-oss-lora", TRUE, NULL, 2, 17, 2 * 2 * 4, "gpt-oss"},
     {"qwen3-moe", TRUE, NULL, 2, 13, 1 + 2 * (9 + 3 * 5) + 1 + 1, .aux_loss = 0.75},
+    {"ministral3", TRUE, NULL, 2, 17, 1 + 2 * 9 + 1 + 1},
+    {"mellum", TRUE, NULL, 2, 15, 1 + 4 * (9 + 3 * 5) + 1 + 1},
 };
 enum {
     QWEN3_TIED,
@@ -100,7 +102,9 @@ enum {
     LLAMA_DROPOUT,
     QWEN3_MOE_LORA,
     GPT_OSS_LORA,
-    QWEN3_MOE_AUX
+    QWEN3_MOE_AUX,
+    MINISTRAL3,
+    MELLUM
 };
 
 typedef struct {
@@ -290,7 +294,7 @@ make_batch(Fixture *f)
 static RpPartition *
 make_partition(const RpProfile *profile, const RpScheduleOps *schedule)
 {
-    const guint ones[] = {1, 1, 1, 1};
+    const guint ones[] = {1, 1, 1, 1, 1};
     const guint blocks = rp_profile_n_blocks(profile);
     const guint bound[] = {blocks - 1, 1};
 
@@ -628,6 +632,13 @@ RP_TEST(are_the_hosts_of_a_smollm3_without_rope_in_its_second_block)
     for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++)
         if (!RP_TEST_FEW || dtype == RP_DTYPE_BF16)
             check_model(*state, SMOLLM3_64, (RpDtype)dtype);
+}
+
+/* Tables of scaled queries, and of each kind of block. */
+RP_TEST(are_the_hosts_of_a_ministral3_and_a_mellum)
+{
+    check_model(*state, MINISTRAL3, RP_DTYPE_FP32);
+    check_model(*state, MELLUM, RP_DTYPE_FP32);
 }
 
 RP_TEST(are_the_hosts_of_adapters_with_dropout_and_of_experts)
