@@ -24,6 +24,13 @@ place_of(const Heads *of, size_t n, size_t row)
     return (row / of->heads * of->row_heads + row % of->heads) * n;
 }
 
+/* Without a shift -0 stays -0. */
+static float
+shifted(const RpRmsnormArgs *args, float weight)
+{
+    return args->shift != 0 ? weight + args->shift : weight;
+}
+
 static double
 sum_squares(const RpRmsnormArgs *args, size_t place)
 {
@@ -58,7 +65,7 @@ norm_heads(const RpRmsnormArgs *args, Heads of)
             const float *weight = rp_host_load(args->dtype, args->weight, first, n, weight_buffer);
 
             for (size_t i = 0; i < n; i++)
-                y[i] = weight[i] * (x[i] * rstd);
+                y[i] = shifted(args, weight[i]) * (x[i] * rstd);
             rp_host_store(args->dtype, args->y, index, n, y);
         }
     }
@@ -101,7 +108,7 @@ mean_gradient(const RpRmsnormArgs *args, size_t place, float rstd)
     for (size_t first = 0; first < args->n; first += RP_TILE) {
         load_tile(&tile, args, place, first);
         for (size_t i = 0; i < tile.n; i++) {
-            g[i] = tile.dy[i] * tile.weight[i];
+            g[i] = tile.dy[i] * shifted(args, tile.weight[i]);
             h[i] = tile.s[i] * rstd;
         }
         sum += (double)rp_host_dot(g, h, tile.n);
@@ -125,7 +132,7 @@ backward_row(const RpRmsnormArgs *args, size_t place, float rstd, float *partial
             const float h = tile.s[i] * rstd;
 
             partial[first + i] += tile.dy[i] * h;
-            dx[i] = rstd * (tile.dy[i] * tile.weight[i] - h * mean);
+            dx[i] = rstd * (tile.dy[i] * shifted(args, tile.weight[i]) - h * mean);
         }
         if (args->d_residual != NULL) {
             const float *residual =
@@ -173,12 +180,18 @@ rp_host_rmsnorm_backward(RpKernelStream *stream, const RpRmsnormArgs *args)
  * x, y: [T,H,D]; tables [positions,D/2]; =; fp32 products, no sums. Formulas: exec/kernels/args.h.
  */
 
+static size_t
+rotary_of(const RpRopeArgs *args)
+{
+    return args->rotary > 0 ? args->rotary : args->head_size;
+}
+
 /* Turns one head, @from and @to its first elements; @direction 1 or -1. */
 static void
 rotate_head(const RpRopeArgs *args, size_t from, size_t to, const float *cosines,
             const float *sines, float direction)
 {
-    const size_t half = args->head_size / 2;
+    const size_t rotary = rotary_of(args), half = rotary / 2;
     float x_buffer[2][RP_TILE], y[2][RP_TILE];
 
     for (size_t first = 0; first < half; first += RP_TILE) {
@@ -197,6 +210,12 @@ rotate_head(const RpRopeArgs *args, size_t from, size_t to, const float *cosines
         rp_host_store(args->dtype, args->y, to + first, n, y[0]);
         rp_host_store(args->dtype, args->y, to + half + first, n, y[1]);
     }
+    for (size_t first = rotary; first < args->head_size && args->x != args->y; first += RP_TILE) {
+        const size_t n = MIN(RP_TILE, args->head_size - first);
+
+        rp_host_store(args->dtype, args->y, to + first, n,
+                      rp_host_load(args->dtype, args->x, from + first, n, x_buffer[0]));
+    }
 }
 
 /* @y_heads: from a token of y to the next */
@@ -204,9 +223,9 @@ static void
 rotate(const RpRopeArgs *args, size_t y_heads, float direction)
 {
     const size_t x_heads = args->row_heads > 0 ? args->row_heads : args->heads;
-    const size_t half = args->head_size / 2;
+    const size_t half = rotary_of(args) / 2;
 
-    g_assert(args->head_size % 2 == 0);
+    g_assert(rotary_of(args) % 2 == 0);
     for (size_t t = 0; t < args->tokens; t++) {
         const size_t row = (size_t)args->positions[t] * half;
 
@@ -240,6 +259,7 @@ norm_of(const RpNormRopeArgs *args)
                            .rows = args->tokens * args->heads,
                            .n = args->head_size,
                            .epsilon = args->epsilon,
+                           .shift = args->shift,
                            .x = args->x,
                            .weight = args->weight,
                            .y = args->y,
@@ -264,6 +284,7 @@ rope_of(const RpNormRopeArgs *args, const void *x, void *y)
                         .tokens = args->tokens,
                         .heads = args->heads,
                         .head_size = args->head_size,
+                        .rotary = args->rotary,
                         .positions = args->positions,
                         .cosines = args->cosines,
                         .sines = args->sines,

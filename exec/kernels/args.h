@@ -28,6 +28,7 @@
 
 #include "core/base/dtype.h"
 #include "core/lowbit/lowbit.h"
+#include "exec/kernels/delta-args.h"
 #include "exec/kernels/expert-args.h"
 
 /* clang-format off */
@@ -41,6 +42,7 @@
 #define RP_LAUNCHED_KERNELS(K, W)                                                                  \
     W(grouped_matmul, RpGroupedMatmulArgs, "grouped matmul")                                       \
     RP_EXPERT_KERNELS(K, W)                                                                        \
+    RP_DELTA_KERNELS(K, W)                                                                         \
     K(bias_forward, RpBiasArgs, "bias forward")                                                    \
     W(bias_backward, RpBiasArgs, "bias backward")                                                  \
     K(rmsnorm_forward, RpRmsnormArgs, "rmsnorm forward")                                           \
@@ -168,13 +170,14 @@ typedef struct {
  * backward:  h[r,i] = x[r,i] rstd[r],  g[r,i] = dy[r,i] weight[i]
  *            dx[r,i] = rstd[r] (g[r,i] - h[r,i] mean_j g[r,j] h[r,j]) + d_residual[r,i]
  *            d_weight[i] += sum_r dy[r,i] h[r,i]
- * For q/k norm: rows = T H, n = D.
+ * For q/k norm: rows = T H, n = D. With @shift weight[i] + shift stands for weight[i].
  * Source: Zhang & Sennrich 2019, equation 4; transformers Qwen3RMSNorm, LlamaRMSNorm
  */
 typedef struct {
     RpDtype dtype;
     size_t rows, n;
     float epsilon;
+    float shift;        /* 1 where norms are zero-centred, else 0 */
     const void *x;      /* [rows,n] */
     const void *weight; /* [n] */
     void *y;            /* forward: [rows,n]; may be x */
@@ -189,16 +192,17 @@ typedef struct {
 } RpRmsnormArgs;
 
 /*
- * With c, s = table[positions[t]], h = D/2, for i < h (the halves of a head, not neighbours):
+ * With c, s = table[positions[t]], h = R/2, for i < h (halves of R elements of a head, not neighbours); others stay:
  * forward:   y[i] = x[i] c[i] - x[i+h] s[i];   y[i+h] = x[i+h] c[i] + x[i] s[i]
  * backward:  the transpose, which turns by the opposite angle: x = dy in, y = dx out.
  * Source: Su et al. 2021, §3.4.2; transformers apply_rotary_pos_emb
  */
 typedef struct {
     RpDtype dtype;
-    size_t tokens, heads, head_size; /* head_size even */
-    const int32_t *positions;        /* [tokens], each a row of the tables */
-    const float *cosines, *sines;    /* [positions,D/2]: rp_rope_table() */
+    size_t tokens, heads, head_size;
+    size_t rotary;                /* R, even: the first elements of a head; 0: all */
+    const int32_t *positions;     /* [tokens], each a row of the tables */
+    const float *cosines, *sines; /* [positions,R/2]: rp_rope_table() */
     size_t row_heads; /* from a token of x, backward of y as well, to the next; 0: heads */
     const void *x;    /* [T,H,D] */
     void *y;          /* [T,H,D]; may be x, whose rows are then its own */
@@ -212,10 +216,12 @@ typedef struct {
  */
 typedef struct {
     RpDtype dtype;
-    size_t tokens, heads, head_size; /* head_size even */
+    size_t tokens, heads, head_size;
+    size_t rotary; /* as in RpRopeArgs */
     float epsilon;
+    float shift;                  /* as in RpRmsnormArgs */
     const int32_t *positions;     /* [tokens], each a row of the tables */
-    const float *cosines, *sines; /* [positions,D/2]: rp_rope_table() */
+    const float *cosines, *sines; /* [positions,R/2]: rp_rope_table() */
     size_t
         row_heads; /* from a token of x, dy and dx to the next, not of y; 0: heads. Else D <= 256 */
     const void *x; /* [T,H,D] */

@@ -42,8 +42,8 @@ cudaError_t attention_backward_mma(const RpAttentionArgs *args, const AttentionG
                                    cudaStream_t stream);
 /* The same with heads of 256. */
 cudaError_t attention_backward_pairs(const RpAttentionArgs *args, const AttentionGrid *grid,
-                                     const BackwardScratch *scratch, size_t first, unsigned *numbers,
-                                     cudaStream_t stream);
+                                     const BackwardScratch *scratch, size_t first,
+                                     unsigned *numbers, cudaStream_t stream);
 /* The same on Hopper; where it is not built, it is nowhere. */
 bool attention_has_wgmma(const RpAttentionArgs *args);
 cudaError_t attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,

@@ -10,7 +10,7 @@
  * rope.cu one after the other. A group of threads has HEADS heads of one token, an item; a thread a
  * pack of eight columns of the lower half and the same of the upper, so both of each pair:
  *
- *   h <=   32  64  128 | more
+ *   h <=   32  64  128 | more, or a part of a head that is rotated, or a shift of weights
  *   group   4   8   16 | rmsnorm.cu and rope.cu
  *
  * WIDE: halves of heads stand at multiples of 16 bytes and are whole packs: fewer registers, the
@@ -380,6 +380,7 @@ norm_of(const RpNormRopeArgs *args)
     norm.rows = args->tokens * args->heads;
     norm.n = args->head_size;
     norm.epsilon = args->epsilon;
+    norm.shift = args->shift;
     norm.x = args->x;
     norm.weight = args->weight;
     norm.y = args->y;
@@ -401,6 +402,7 @@ rope_of(const RpNormRopeArgs *args, const void *x, void *y)
     rope.tokens = args->tokens;
     rope.heads = args->heads;
     rope.head_size = args->head_size;
+    rope.rotary = args->rotary;
     rope.positions = args->positions;
     rope.cosines = args->cosines;
     rope.sines = args->sines;
@@ -432,6 +434,12 @@ backward_one_by_one(const RpNormRopeArgs *args, cudaStream_t stream)
     return status == cudaSuccess ? rp_cuda_rmsnorm_backward(&norm, stream) : status;
 }
 
+static bool
+is_apart(const RpNormRopeArgs *args)
+{
+    return args->head_size / 2 > MOST_HALF || args->rotary > 0 || args->shift != 0;
+}
+
 cudaError_t
 rp_cuda_norm_rope_forward(const RpNormRopeArgs *args, cudaStream_t stream)
 {
@@ -441,7 +449,7 @@ rp_cuda_norm_rope_forward(const RpNormRopeArgs *args, cudaStream_t stream)
         return cudaErrorInvalidValue;
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
-    if (half > MOST_HALF)
+    if (is_apart(args))
         return args->row_heads == 0 ? forward_one_by_one(args, stream) : cudaErrorInvalidValue;
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
@@ -457,7 +465,7 @@ rp_cuda_norm_rope_backward_workspace(const RpNormRopeArgs *args)
     const size_t items = items_of(args->tokens, args->heads);
     const RpRmsnormArgs norm = norm_of(args);
 
-    if (args->head_size / 2 > MOST_HALF)
+    if (is_apart(args))
         return rp_cuda_rmsnorm_backward_workspace(&norm);
     return round_to_64(ceil_divide(items, items_of_chunk(items)) * args->head_size * sizeof(float));
 }
@@ -473,7 +481,7 @@ rp_cuda_norm_rope_backward(const RpNormRopeArgs *args, cudaStream_t stream)
         return cudaErrorInvalidValue;
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
-    if (half > MOST_HALF)
+    if (is_apart(args))
         return args->row_heads == 0 ? backward_one_by_one(args, stream) : cudaErrorInvalidValue;
     status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);

@@ -202,9 +202,17 @@ for_size(size_t n, F f)
     return f.template run<0, 0>();
 }
 
+/* Without a shift -0 stays -0. */
+template <typename T>
+__device__ __forceinline__ float
+shifted(T weight, float shift)
+{
+    return shift != 0 ? to_float(weight) + shift : to_float(weight);
+}
+
 template <typename T> struct Forward {
     size_t rows, n;
-    float epsilon;
+    float epsilon, shift;
     const T *x, *weight;
     T *y;
     float *rstd;
@@ -214,6 +222,7 @@ template <typename T> struct Forward {
 
 template <typename T> struct Backward {
     size_t rows, n, chunk_rows;
+    float shift;
     const T *s, *weight, *dy, *d_residual;
     const float *rstd;
     T *dx;
@@ -242,7 +251,7 @@ store_normed(const Forward<T> &args, size_t index, size_t first, Pack<T> x, floa
 
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
-        x.at[i] = from_float<T>(to_float(weight.at[i]) * (to_float(x.at[i]) * rstd));
+        x.at[i] = from_float<T>(shifted(weight.at[i], args.shift) * (to_float(x.at[i]) * rstd));
     store_pack(args.y + index, x, count, args.wide);
     return x;
 }
@@ -315,11 +324,12 @@ __launch_bounds__(LOOP_THREADS) forward_loop_kernel(const Forward<T> args)
 /* One pack of a row's gradient sum: g h, over its elements */
 template <typename T>
 __device__ __forceinline__ float
-add_products(float sum, const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weight, float rstd)
+add_products(float sum, const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weight, float shift,
+             float rstd)
 {
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
-        sum = fmaf(to_float(dy.at[i]) * to_float(weight.at[i]), to_float(s.at[i]) * rstd, sum);
+        sum = fmaf(to_float(dy.at[i]) * shifted(weight.at[i], shift), to_float(s.at[i]) * rstd, sum);
     return sum;
 }
 
@@ -327,7 +337,7 @@ add_products(float sum, const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weig
 template <typename T>
 __device__ __forceinline__ Pack<T>
 differentiate(const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weight, const Pack<T> &residual,
-              float rstd, float mean, float *partial)
+              float shift, float rstd, float mean, float *partial)
 {
     Pack<T> dx;
 
@@ -335,7 +345,7 @@ differentiate(const Pack<T> &s, const Pack<T> &dy, const Pack<T> &weight, const 
     for (int i = 0; i < RP_PACK; i++) {
         const float d = to_float(dy.at[i]);
         const float h = to_float(s.at[i]) * rstd;
-        const float part = fmaf(d, to_float(weight.at[i]), -(h * mean));
+        const float part = fmaf(d, shifted(weight.at[i], shift), -(h * mean));
 
         partial[i] = fmaf(d, h, partial[i]);
         dx.at[i] = from_float<T>(fmaf(rstd, part, to_float(residual.at[i])));
@@ -432,7 +442,7 @@ __launch_bounds__(Shape<T, WIDE, GROUP, PACKS>::BLOCK,
                                                              n - first);
                 dy[pack] = pack_of_row<T, WIDE, GROUP, PACKS>(stage, pack, ROW_DY, args.dy + index,
                                                               n - first);
-                products = add_products(products, s[pack], dy[pack], weight[pack], rstd);
+                products = add_products(products, s[pack], dy[pack], weight[pack], args.shift, rstd);
             }
         }
         mean = sum_group<GROUP>(products, shared + turn * (GROUP > 32 ? GROUP / 32 : 0)) / (float)n;
@@ -447,8 +457,8 @@ __launch_bounds__(Shape<T, WIDE, GROUP, PACKS>::BLOCK,
                     residual = pack_of_row<T, WIDE, GROUP, PACKS>(
                         stage, pack, ROW_D_RESIDUAL, args.d_residual + index, n - first);
 
-                const Pack<T> dx = differentiate(s[pack], dy[pack], weight[pack], residual, rstd,
-                                                 mean, sums[pack]);
+                const Pack<T> dx = differentiate(s[pack], dy[pack], weight[pack], residual,
+                                                 args.shift, rstd, mean, sums[pack]);
 
                 store_pack(args.dx + index, dx, n - first, WIDE);
                 if (args.largest)
@@ -481,7 +491,7 @@ __launch_bounds__(LOOP_THREADS) backward_loop_kernel(const Backward<T> args)
             products =
                 add_products(products, load_pack(args.s + row * n + first, n - first, args.wide),
                              load_pack(args.dy + row * n + first, n - first, args.wide),
-                             load_pack(args.weight + first, n - first, args.wide), rstd);
+                             load_pack(args.weight + first, n - first, args.wide), args.shift, rstd);
         mean = sum_block<LOOP_THREADS>(products, shared + turn * (LOOP_THREADS / 32)) / (float)n;
         turn ^= 1;
         for (size_t first = threadIdx.x * RP_PACK; first < n; first += LOOP_THREADS * RP_PACK) {
@@ -499,7 +509,7 @@ __launch_bounds__(LOOP_THREADS) backward_loop_kernel(const Backward<T> args)
             const Pack<T> dx = differentiate(load_pack(args.s + index, count, args.wide),
                                              load_pack(args.dy + index, count, args.wide),
                                              load_pack(args.weight + first, count, args.wide),
-                                             residual, rstd, mean, sums);
+                                             residual, args.shift, rstd, mean, sums);
 
             store_pack(args.dx + index, dx, count, args.wide);
             most = larger_of(most, dx);
@@ -579,7 +589,7 @@ rp_cuda_rmsnorm_forward(const RpRmsnormArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        return for_size(n, LaunchForward<T>{{args->rows, n, args->epsilon, (const T *)args->x,
+        return for_size(n, LaunchForward<T>{{args->rows, n, args->epsilon, args->shift, (const T *)args->x,
                                              (const T *)args->weight, (T *)args->y, args->rstd,
                                              wide, args->largest},
                                             stream});
@@ -628,7 +638,7 @@ rp_cuda_rmsnorm_backward(const RpRmsnormArgs *args, cudaStream_t stream)
     status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        return for_size(n, LaunchBackward<T>{{args->rows, n, chunk_rows, (const T *)args->x,
+        return for_size(n, LaunchBackward<T>{{args->rows, n, chunk_rows, args->shift, (const T *)args->x,
                                               (const T *)args->weight, (const T *)args->dy,
                                               (const T *)args->d_residual, args->rstd,
                                               (T *)args->dx, partials, wide, args->largest},

@@ -1,7 +1,8 @@
 /*
  * Rotary position embedding, rotate-half as in transformers; backward turns by the opposite angle.
  *
- *   y[i] = x[i] c[i] - x[i+h] s[i];   y[i+h] = x[i+h] c[i] + x[i] s[i],   i < h = D/2             =
+ *   y[i] = x[i] c[i] - x[i+h] s[i];   y[i+h] = x[i+h] c[i] + x[i] s[i],   i < h = R/2             =
+ *   y[i] = x[i],   i >= R
  *
  * x, y: [T,H,D], y may be x, tokens of x (backward: of y, too) may stand apart; c, s = tables[positions[t]], [h]. fp32 products, rounded once; no
  * sums. A thread has a pack of eight pairs of one token, its cosines and sines in registers, and
@@ -39,7 +40,7 @@ rotate(const T *x, T *y, size_t half, const Pack<float> &c, const Pack<float> &s
 template <typename T>
 static __global__ void
 __launch_bounds__(THREADS)
-    rope_kernel(size_t tokens, size_t heads, size_t x_heads, size_t y_heads, size_t half,
+    rope_kernel(size_t tokens, size_t heads, size_t x_heads, size_t y_heads, size_t half, size_t size,
                 const int32_t *positions, const float *cosines, const float *sines, const T *x,
                 T *y, float direction, bool wide)
 {
@@ -60,13 +61,16 @@ __launch_bounds__(THREADS)
             s.at[i] *= direction;
 #pragma unroll
         for (int i = 0; i < HEADS; i++) {
-            const size_t from = (t * x_heads + head + i) * 2 * half + first;
-            const size_t to = (t * y_heads + head + i) * 2 * half + first;
+            const size_t from = (t * x_heads + head + i) * size + first;
+            const size_t to = (t * y_heads + head + i) * size + first;
 
             if (head + i < heads)
                 rotate(x + from, y + to, half, c, s, count, wide);
         }
     }
+    for (size_t i = 0; i < HEADS && head + i < heads && x != y; i++)
+        for (size_t rest = 2 * half + threadIdx.x; rest < size; rest += blockDim.x)
+            y[(t * y_heads + head + i) * size + rest] = x[(t * x_heads + head + i) * size + rest];
 }
 
 /* @y_heads: from a token of y to the next */
@@ -74,13 +78,13 @@ static cudaError_t
 rope(const RpRopeArgs *args, size_t y_heads, float direction, cudaStream_t stream)
 {
     const size_t x_heads = args->row_heads > 0 ? args->row_heads : args->heads;
-    const size_t half = args->head_size / 2;
+    const size_t size = args->head_size, half = (args->rotary > 0 ? args->rotary : size) / 2;
     const size_t packs = ceil_divide(half, RP_PACK);
     const unsigned width = (unsigned)(packs < THREADS ? packs : THREADS);
-    const bool wide = rows_are_wide(args->x, half) && is_wide(args->y) && is_wide(args->cosines) &&
+    const bool wide = rows_are_wide(args->x, half) && size % RP_PACK == 0 && is_wide(args->y) && is_wide(args->cosines) &&
                       is_wide(args->sines);
 
-    if (args->head_size % 2 != 0)
+    if ((args->rotary > 0 ? args->rotary : size) % 2 != 0)
         return cudaErrorInvalidValue;
     if (args->tokens == 0 || args->heads == 0 || half == 0)
         return cudaSuccess;
@@ -91,8 +95,8 @@ rope(const RpRopeArgs *args, size_t y_heads, float direction, cudaStream_t strea
                           (unsigned)ceil_divide(args->heads, HEADS));
 
         rope_kernel<T><<<blocks, threads, 0, stream>>>(
-            args->tokens, args->heads, x_heads, y_heads, half, args->positions, args->cosines,
-            args->sines, (const T *)args->x, (T *)args->y, direction, wide);
+            args->tokens, args->heads, x_heads, y_heads, half, size, args->positions,
+            args->cosines, args->sines, (const T *)args->x, (T *)args->y, direction, wide);
         return cudaGetLastError();
     });
 }

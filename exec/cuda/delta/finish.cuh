@@ -1,0 +1,342 @@
+/*
+ * The last kernel of the delta rule's backward: gradients of q, k and the gates of a chunk, of all value heads of a key
+ * head. With dS of the state behind the chunk, dR of the right side and m the decays between its tokens:
+ *
+ *   dP = d_out u^T m;  dA = -dR u^T beta m                                   [64,64], below the diagonal
+ *   dq = exp(c) d_out S^T + dP k
+ *   dk = dP^T q + dA^T k + dA k + exp(c[last] - c) u dS^T - beta exp(c) dR S^T
+ *
+ * c's gradient is that of the factors of these products, so that it is made of rows' dot products with q and k.
+ */
+#pragma once
+
+#include "exec/cuda/delta/rule.cuh"
+
+#define FINISH_FLOATS                                                                              \
+    (CHUNK * KEY_STRIDE + 2 * CHUNK * PAIR_STRIDE + CHUNK * SLICE_STRIDE + COLUMNS * TILE_STRIDE)
+
+/* [64,32] of rows that stand @stride apart, each times its factor; zeros beyond. */
+template <typename S>
+__device__ __forceinline__ void
+load_slice(const S *source, size_t stride, int n, size_t columns, const float *factors, float sign,
+           float *slice)
+{
+    const int lane = threadIdx.x % 32;
+
+    for (int i = threadIdx.x / 32; i < CHUNK; i += WARPS)
+        slice[i * SLICE_STRIDE + lane] =
+            i < n && (size_t)lane < columns
+                ? sign * (factors ? factors[i] : 1.0f) * to_float(source[i * stride + lane])
+                : 0.0f;
+}
+
+/* The transpose of [rows,32], [32,TILE_STRIDE]; zeros beyond. */
+__device__ __forceinline__ void
+load_tile(const float *source, size_t stride, int rows, int most, size_t columns, float *tile)
+{
+    const int lane = threadIdx.x % 32;
+
+    for (int d = threadIdx.x / 32; d < most; d += WARPS)
+        tile[lane * TILE_STRIDE + d] =
+            d < rows && (size_t)lane < columns ? source[d * stride + lane] : 0.0f;
+}
+
+/* sums[r,g] += sum over n of a[row,k] b[k,column + 32 g]; @TRANSPOSED: a[k,row] */
+template <int N, bool TRANSPOSED>
+__device__ __forceinline__ void
+add_product(const float *a, int a_stride, const float *b, int b_stride, int n,
+            float (&sums)[ROWS][N])
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    for (int k = 0; k < n; k++) {
+        float values[N];
+
+#pragma unroll
+        for (int g = 0; g < N; g++)
+            values[g] = b[k * b_stride + lane + 32 * g];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int row = warp + r * WARPS;
+            const float x = TRANSPOSED ? a[k * a_stride + row] : a[row * a_stride + k];
+
+#pragma unroll
+            for (int g = 0; g < N; g++)
+                sums[r][g] = fmaf(x, values[g], sums[r][g]);
+        }
+    }
+}
+
+/* sums += rows S^T, of all slices: rows [n,Dv] of @source, S [Dk,Dv] or, of N 2, [n,Dv] */
+template <int N, typename S>
+__device__ __forceinline__ void
+add_slices(const RpDeltaArgs &args, const S *source, size_t stride, int n, const float *factors,
+           float sign, const float *other, size_t other_stride, int other_rows, float *slice,
+           float *tile, float (&sums)[ROWS][N])
+{
+    for (size_t column = 0; column < args.value_dim; column += COLUMNS) {
+        __syncthreads();
+        load_slice(source + column, stride, n, args.value_dim - column, factors, sign, slice);
+        load_tile(other + column, other_stride, other_rows, 32 * N, args.value_dim - column, tile);
+        __syncthreads();
+        add_product<N, false>(slice, SLICE_STRIDE, tile, TILE_STRIDE, COLUMNS, sums);
+    }
+    __syncthreads();
+}
+
+/* The dot product of each of a warp's rows with rows of q or k in memory, times @scales; in all lanes */
+template <typename T>
+__device__ __forceinline__ void
+dot_rows(const Rule<T> &rule, const Piece &piece, size_t column, const float *scales,
+         const float (&sums)[ROWS][GROUPS], float dots[ROWS])
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int i = warp + r * WARPS;
+        const T *x = (const T *)rule.args.qkv + (piece.first + i) * rule.columns + column;
+        float dot = 0;
+
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            if (i < piece.n && lane + 32 * g < (int)rule.args.key_dim)
+                dot = fmaf(to_float(x[lane + 32 * g]), sums[r][g], dot);
+        dots[r] = sum_lanes<32>(dot) * scales[i];
+    }
+}
+
+template <int N>
+__device__ __forceinline__ void
+add_to(float (&sums)[ROWS][N], const float (&more)[ROWS][N])
+{
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int g = 0; g < N; g++)
+            sums[r][g] += more[r][g];
+}
+
+/* Gradients of a chunk's gates, in shared memory. */
+struct GateSums {
+    double c[CHUNK];
+    float beta[CHUNK], log[CHUNK], bias[CHUNK];
+    float q_scale[CHUNK], k_scale[CHUNK];
+    float warps[WARPS];
+};
+
+/* Writes db and da of a head, and its partial sums. */
+template <typename T>
+__device__ __forceinline__ void
+write_gates(const Rule<T> &rule, size_t head, const Piece &piece, const Gates &gates,
+            GateSums *sums)
+{
+    const RpDeltaArgs &args = rule.args;
+    float *partials = rule.partials + (size_t)blockIdx.x * 2 * args.value_heads;
+    const int i = threadIdx.x;
+
+    __syncthreads();
+    if (i == 0)
+        for (int t = piece.n - 1; t-- > 0;)
+            sums->c[t] += sums->c[t + 1];
+    __syncthreads();
+    if (i < piece.n) {
+        const size_t at = (piece.first + i) * args.value_heads + head;
+        const float rate = expf(to_float(((const T *)args.log)[head]));
+        const float x =
+            to_float(((const T *)args.a)[at]) + to_float(((const T *)args.bias)[head]);
+        const float sum = (float)sums->c[i], da = -sum * rate / (1.0f + expf(-x));
+
+        sums->log[i] = sum * gates.g[i];
+        sums->bias[i] = da;
+        ((T *)args.d_a)[at] = from_float<T>(da);
+        ((T *)args.d_b)[at] = from_float<T>(sums->beta[i] * (1.0f - gates.beta[i]));
+    }
+    __syncthreads();
+    if (i == 0) {
+        float log = 0, bias = 0;
+
+        for (int t = piece.n; t-- > 0;) {
+            log += sums->log[t];
+            bias += sums->bias[t];
+        }
+        partials[head] = log;
+        partials[args.value_heads + head] = bias;
+    }
+    __syncthreads();
+}
+
+/* The gradient of x of the normed rows, from theirs. @column: of q or k; @length: of the rows */
+template <typename T>
+__device__ __forceinline__ void
+write_keys(const Rule<T> &rule, const Piece &piece, size_t column, const float *scales,
+           float length, const float (&sums)[ROWS][GROUPS])
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float dots[ROWS];
+
+    dot_rows(rule, piece, column, scales, sums, dots);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int i = warp + r * WARPS;
+        const size_t at = (piece.first + i) * rule.columns + column;
+
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            const int d = lane + 32 * g;
+
+            if (i < piece.n && d < (int)rule.args.key_dim) {
+                const float x = to_float(((const T *)rule.args.qkv)[at + d]) * scales[i];
+
+                ((T *)rule.args.d_qkv)[at + d] =
+                    from_float<T>(scales[i] * (sums[r][g] - x * dots[r] / (length * length)));
+            }
+        }
+    }
+}
+
+template <typename T>
+static __global__ void
+__launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
+{
+    extern __shared__ float4 shared4[];
+    __shared__ Gates gates;
+    __shared__ GateSums of;
+    float *const keys = (float *)shared4, *const queries = keys + CHUNK * KEY_STRIDE;
+    float *const pairs = queries + CHUNK * PAIR_STRIDE, *const slice = pairs + CHUNK * PAIR_STRIDE;
+    float *const tile = slice + CHUNK * SLICE_STRIDE;
+    const RpDeltaArgs &args = rule.args;
+    const size_t group = args.value_heads / args.key_heads, key = rule.first_key + blockIdx.y;
+    const size_t Dk = args.key_dim, Dv = args.value_dim;
+    const size_t q_column = key * Dk, k_column = (args.key_heads + key) * Dk;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Piece piece = find_piece(args, blockIdx.x);
+    float dq[ROWS][GROUPS] = {}, dk[ROWS][GROUPS] = {};
+
+    if (piece.n == 0)
+        return;
+    for (size_t h = 0; h < group; h++) {
+        const size_t head = key * group + h, slot = blockIdx.y * group + h, size = Dk * Dv;
+        const size_t values = 2 * args.key_heads * Dk + head * Dv;
+        const T *d_out = (const T *)args.d_out + (piece.first * args.value_heads + head) * Dv;
+        const size_t row = rule.heads * Dv, at = (piece.first * rule.heads + slot) * Dv;
+        const float *u = rule.u + at, *right = rule.right + at;
+        const float *before = rule.states + (piece.first / CHUNK * rule.heads + slot) * size;
+        const float *behind =
+            rule.d_states + ((piece.first + CHUNK) / CHUNK * rule.heads + slot) * size;
+        float dots[ROWS], own[ROWS] = {}, rates[ROWS] = {}, last = 0;
+
+        load_gates(rule, head, piece, &gates);
+        {
+            float queried[ROWS][2] = {}, paired[ROWS][2] = {};
+
+            add_slices<2>(args, d_out, args.value_heads * Dv, piece.n, NULL, 1.0f, u, row, piece.n,
+                          slice, tile, queried);
+            add_slices<2>(args, right, row, piece.n, NULL, -1.0f, u, row, piece.n, slice, tile,
+                          paired);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int g = 0; g < 2; g++) {
+                    const int i = warp + r * WARPS, j = lane + 32 * g;
+                    const float decay = j <= i ? expf((float)(gates.c[i] - gates.c[j])) : 0.0f;
+
+                    queries[i * PAIR_STRIDE + j] = queried[r][g] * decay;
+                    pairs[i * PAIR_STRIDE + j] =
+                        j < i ? paired[r][g] * gates.beta[i] * decay : 0.0f;
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int i = warp + r * WARPS;
+            float dot = 0;
+
+            for (size_t e = lane; e < Dv && i < piece.n; e += 32)
+                dot = fmaf(right[i * row + e],
+                           to_float(((const T *)args.qkv)[(piece.first + i) * rule.columns + values +
+                                                          e]),
+                           dot);
+            rates[r] = sum_lanes<32>(dot) * gates.beta[i];
+        }
+        load_queries_of(rule, piece, key, keys, of.q_scale);
+        __syncthreads();
+        float later[ROWS][GROUPS] = {}; /* gradients of k whose tokens come earlier */
+
+        add_product<GROUPS, true>(queries, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, later);
+        __syncthreads();
+        load_keys_of(rule, piece, key, keys, of.k_scale);
+        __syncthreads();
+        add_product<GROUPS, true>(pairs, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, later);
+        {
+            float sums[ROWS][GROUPS] = {};
+
+            if (!piece.ends)
+                add_slices<GROUPS>(args, u, row, piece.n, gates.left, 1.0f, behind, Dv, (int)Dk,
+                                   slice, tile, sums);
+            dot_rows(rule, piece, k_column, of.k_scale, sums, dots);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                last += dots[r];
+            add_to(later, sums);
+            dot_rows(rule, piece, k_column, of.k_scale, later, dots);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                own[r] -= dots[r];
+            add_to(dk, later);
+        }
+        {
+            float sums[ROWS][GROUPS] = {};
+
+            if (!piece.begins)
+                add_slices<GROUPS>(args, d_out, args.value_heads * Dv, piece.n, gates.before, 1.0f,
+                                   before, Dv, (int)Dk, slice, tile, sums);
+            add_product<GROUPS, false>(queries, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, sums);
+            dot_rows(rule, piece, q_column, of.q_scale, sums, dots);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                own[r] += dots[r];
+            add_to(dq, sums);
+        }
+        {
+            float sums[ROWS][GROUPS] = {};
+
+            /* -beta exp(c) dR: the factor of beta is in the gates' own array */
+            __syncthreads();
+            if (threadIdx.x < CHUNK)
+                of.beta[threadIdx.x] = gates.beta[threadIdx.x] * gates.before[threadIdx.x];
+            __syncthreads();
+            if (!piece.begins)
+                add_slices<GROUPS>(args, right, row, piece.n, of.beta, -1.0f, before, Dv, (int)Dk,
+                                   slice, tile, sums);
+            add_product<GROUPS, false>(pairs, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, sums);
+            dot_rows(rule, piece, k_column, of.k_scale, sums, dots);
+            __syncthreads();
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                own[r] += dots[r];
+                rates[r] += dots[r];
+                if (lane == 0) {
+                    of.c[warp + r * WARPS] = (double)own[r];
+                    of.beta[warp + r * WARPS] = rates[r];
+                }
+            }
+            add_to(dk, sums);
+        }
+        float kept = 0;
+
+        for (size_t e = threadIdx.x; e < size && !piece.begins && !piece.ends; e += DELTA_THREADS)
+            kept = fmaf(before[e], behind[e], kept);
+        __syncthreads();
+        kept = sum_block<DELTA_THREADS>(kept, of.warps) * gates.all;
+        __syncthreads();
+        if (lane == 0)
+            of.warps[warp] = last;
+        __syncthreads();
+        if (threadIdx.x == 0)
+            for (int w = 0; w < WARPS; w++)
+                of.c[piece.n - 1] += (double)of.warps[w] + (w == 0 ? (double)kept : 0.0);
+        write_gates(rule, head, piece, gates, &of);
+    }
+    write_keys(rule, piece, q_column, of.q_scale, length_of_queries(args), dq);
+    write_keys(rule, piece, k_column, of.k_scale, 1.0f, dk);
+}
