@@ -107,6 +107,22 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1] = {
                                 .head_dim = 128,
                                 .max_positions = 131072,
                                 .norm_topk = TRUE},
+    [RP_ARCHITECTURE_QWEN3_5] = {.hf_name = "Qwen3_5ForCausalLM",
+                                 .model_type = "qwen3_5_text",
+                                 .runs = TRUE,
+                                 .outer_name = "Qwen3_5ForConditionalGeneration",
+                                 .outer_type = "qwen3_5",
+                                 .outer_prefix = "model.language_model.",
+                                 .outer_head = "",
+                                 .qk_norm = TRUE,
+                                 .zero_norms = TRUE,
+                                 .gated_attention = TRUE,
+                                 .has_attention_bias = TRUE,
+                                 .has_delta = TRUE,
+                                 .needs_kv_heads = TRUE,
+                                 .head_dim = 256,
+                                 .max_positions = 32768,
+                                 .rotary = 0.25},
     [RP_ARCHITECTURE_CUSTOM] = {.hf_name = "a program's own architecture",
                                 .model_type = "custom",
                                 .runs = TRUE},
@@ -126,9 +142,26 @@ rp_rope_type_name(RpRopeType type)
 /* ---- tensors ---- */
 
 /* Sizes of the model that make a dimension; 0 ends a shape. */
-typedef enum { HIDDEN = 1, QUERIES, KEYS, HEAD_DIM, HEADS, MLP, TWICE_MLP, VOCAB, EXPERTS } Size;
+typedef enum {
+    HIDDEN = 1,
+    QUERIES,
+    Q_ROWS, /* queries, and gates where attention has some */
+    KEYS,
+    HEAD_DIM,
+    HEADS,
+    DELTA_COLUMNS,
+    DELTA_VALUES,
+    DELTA_HEADS,
+    DELTA_DIM,
+    DELTA_KERNEL,
+    ONE,
+    MLP,
+    TWICE_MLP,
+    VOCAB,
+    EXPERTS
+} Size;
 
-/* Properties of the models that have the tensor: all of these must hold. */
+/* Properties of the models and blocks that have the tensor: all of these must hold. */
 typedef enum {
     ATTENTION_BIAS = 1 << 0,
     MLP_BIAS = 1 << 1,
@@ -137,7 +170,9 @@ typedef enum {
     DENSE = 1 << 4,
     APART = 1 << 5, /* experts with tensors of their own */
     FUSED = 1 << 6, /* one tensor for all experts */
-    QKV_BIAS = 1 << 7
+    QKV_BIAS = 1 << 7,
+    ATTENDS = 1 << 8, /* of the block */
+    DELTA = 1 << 9    /* likewise: DeltaNet instead */
 } When;
 
 typedef struct {
@@ -161,17 +196,26 @@ static const Tensor tensors[] = {
         RP_LAYER_BLOCK, RP_WEIGHT_##kind, name, __VA_ARGS__                                        \
     }
     BLOCK(INPUT_NORM, "input_layernorm.weight", {HIDDEN}, 0, NORM),
-    BLOCK(Q, "self_attn.q_proj.weight", {QUERIES, HIDDEN}, 0, ADAPTED),
-    BLOCK(Q_BIAS, "self_attn.q_proj.bias", {QUERIES}, QKV_BIAS),
-    BLOCK(K, "self_attn.k_proj.weight", {KEYS, HIDDEN}, 0, ADAPTED),
-    BLOCK(K_BIAS, "self_attn.k_proj.bias", {KEYS}, QKV_BIAS),
-    BLOCK(V, "self_attn.v_proj.weight", {KEYS, HIDDEN}, 0, ADAPTED),
-    BLOCK(V_BIAS, "self_attn.v_proj.bias", {KEYS}, QKV_BIAS),
-    BLOCK(O, "self_attn.o_proj.weight", {HIDDEN, QUERIES}, 0, ADAPTED),
-    BLOCK(O_BIAS, "self_attn.o_proj.bias", {HIDDEN}, ATTENTION_BIAS),
-    BLOCK(Q_NORM, "self_attn.q_norm.weight", {HEAD_DIM}, QK_NORM, NORM),
-    BLOCK(K_NORM, "self_attn.k_norm.weight", {HEAD_DIM}, QK_NORM, NORM),
-    BLOCK(SINKS, "self_attn.sinks", {HEADS}, SINKS),
+    BLOCK(Q, "self_attn.q_proj.weight", {Q_ROWS, HIDDEN}, ATTENDS, ADAPTED),
+    BLOCK(Q_BIAS, "self_attn.q_proj.bias", {Q_ROWS}, ATTENDS | QKV_BIAS),
+    BLOCK(K, "self_attn.k_proj.weight", {KEYS, HIDDEN}, ATTENDS, ADAPTED),
+    BLOCK(K_BIAS, "self_attn.k_proj.bias", {KEYS}, ATTENDS | QKV_BIAS),
+    BLOCK(V, "self_attn.v_proj.weight", {KEYS, HIDDEN}, ATTENDS, ADAPTED),
+    BLOCK(V_BIAS, "self_attn.v_proj.bias", {KEYS}, ATTENDS | QKV_BIAS),
+    BLOCK(O, "self_attn.o_proj.weight", {HIDDEN, QUERIES}, ATTENDS, ADAPTED),
+    BLOCK(O_BIAS, "self_attn.o_proj.bias", {HIDDEN}, ATTENDS | ATTENTION_BIAS),
+    BLOCK(Q_NORM, "self_attn.q_norm.weight", {HEAD_DIM}, ATTENDS | QK_NORM, NORM),
+    BLOCK(K_NORM, "self_attn.k_norm.weight", {HEAD_DIM}, ATTENDS | QK_NORM, NORM),
+    BLOCK(SINKS, "self_attn.sinks", {HEADS}, ATTENDS | SINKS),
+    BLOCK(DELTA_QKV, "linear_attn.in_proj_qkv.weight", {DELTA_COLUMNS, HIDDEN}, DELTA, ADAPTED),
+    BLOCK(DELTA_Z, "linear_attn.in_proj_z.weight", {DELTA_VALUES, HIDDEN}, DELTA, ADAPTED),
+    BLOCK(DELTA_B, "linear_attn.in_proj_b.weight", {DELTA_HEADS, HIDDEN}, DELTA, BY_NAME),
+    BLOCK(DELTA_A, "linear_attn.in_proj_a.weight", {DELTA_HEADS, HIDDEN}, DELTA, BY_NAME),
+    BLOCK(DELTA_OUT, "linear_attn.out_proj.weight", {HIDDEN, DELTA_VALUES}, DELTA, ADAPTED),
+    BLOCK(DELTA_CONV, "linear_attn.conv1d.weight", {DELTA_COLUMNS, ONE, DELTA_KERNEL}, DELTA),
+    BLOCK(DELTA_BIAS, "linear_attn.dt_bias", {DELTA_HEADS}, DELTA),
+    BLOCK(DELTA_LOG, "linear_attn.A_log", {DELTA_HEADS}, DELTA),
+    BLOCK(DELTA_NORM, "linear_attn.norm.weight", {DELTA_DIM}, DELTA, NORM),
     BLOCK(POST_NORM, "post_attention_layernorm.weight", {HIDDEN}, 0, NORM),
     BLOCK(GATE, "mlp.gate_proj.weight", {MLP, HIDDEN}, DENSE, ADAPTED),
     BLOCK(GATE_BIAS, "mlp.gate_proj.bias", {MLP}, DENSE | MLP_BIAS),
@@ -203,12 +247,27 @@ size_of(const RpModel *model, Size size)
         return model->hidden;
     case QUERIES:
         return (guint64)model->heads * model->head_dim;
+    case Q_ROWS:
+        return (guint64)model->heads * model->head_dim *
+               (rp_architectures[model->architecture].gated_attention ? 2 : 1);
     case KEYS:
         return (guint64)model->kv_heads * model->head_dim;
     case HEAD_DIM:
         return model->head_dim;
     case HEADS:
         return model->heads;
+    case DELTA_COLUMNS:
+        return rp_model_delta_columns(model);
+    case DELTA_VALUES:
+        return (guint64)model->delta_value_heads * model->delta_value_dim;
+    case DELTA_HEADS:
+        return model->delta_value_heads;
+    case DELTA_DIM:
+        return model->delta_value_dim;
+    case DELTA_KERNEL:
+        return model->delta_kernel;
+    case ONE:
+        return 1;
     case MLP:
         return model->intermediate;
     case TWICE_MLP:
@@ -222,11 +281,13 @@ size_of(const RpModel *model, Size size)
 }
 
 static guint
-what_holds(const RpModel *model)
+what_holds(const RpModel *model, guint layer)
 {
+    const gboolean delta = rp_model_layer_kind(model, layer) == RP_LAYER_BLOCK &&
+                           rp_model_block_is_delta(model, layer - 1);
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
 
-    return (model->attention_bias ? ATTENTION_BIAS : 0) |
+    return (delta ? DELTA : ATTENDS) | (model->attention_bias ? ATTENTION_BIAS : 0) |
            (model->attention_bias || row->qkv_bias ? QKV_BIAS : 0) |
            (model->mlp_bias ? MLP_BIAS : 0) | (row->qk_norm ? QK_NORM : 0) |
            (row->sinks ? SINKS : 0) |
@@ -237,6 +298,7 @@ what_holds(const RpModel *model)
 
 /* ---- weights of a layer ---- */
 
+#define MODEL_PREFIX "model."
 #define EXPERTS_PREFIX "mlp.experts."
 
 char *const *
@@ -268,11 +330,18 @@ typedef struct {
 static char *
 name_of(const List *list, const Tensor *tensor, const char *infix, gsize stem, const char *suffix)
 {
-    g_autofree char *prefix = tensor->layer == RP_LAYER_BLOCK
-                                  ? g_strdup_printf("model.layers.%u.", list->layer - 1)
-                                  : g_strdup("");
+    const RpArchitectureRow *row = &rp_architectures[list->model->architecture];
+    const gboolean outer = list->model->outer, is_block = tensor->layer == RP_LAYER_BLOCK;
+    const gboolean inside = !is_block && g_str_has_prefix(tensor->name, MODEL_PREFIX);
+    const gsize skip = inside ? strlen(MODEL_PREFIX) : 0;
+    const char *prefix = is_block || inside ? (outer ? row->outer_prefix : MODEL_PREFIX)
+                         : outer            ? row->outer_head
+                                            : "";
+    g_autofree char *block =
+        is_block ? g_strdup_printf("layers.%u.", list->layer - 1) : g_strdup("");
 
-    return g_strdup_printf("%s%s%.*s%s", prefix, infix, (int)stem, tensor->name, suffix);
+    return g_strdup_printf("%s%s%s%.*s%s", prefix, block, infix, (int)(stem - skip),
+                           tensor->name + skip, suffix);
 }
 
 static void
@@ -453,7 +522,7 @@ rp_model_add_weights(const RpModel *model, guint layer, const RpLora *lora, GStr
     char *const *targets = adapts ? rp_lora_targets(lora, model) : NULL;
     const List list = {model, layer, adapts ? lora : NULL, targets, names, weights};
     const RpLayerKind kind = rp_model_layer_kind(model, layer);
-    const guint holds = what_holds(model);
+    const guint holds = what_holds(model, layer);
     const Tensor *rows[G_N_ELEMENTS(tensors)];
     guint n_rows = 0;
 

@@ -39,6 +39,26 @@ rp_model_block_has_rope(const RpModel *model, guint block)
     return model->no_rope_period == 0 || (block + 1) % model->no_rope_period != 0;
 }
 
+gboolean
+rp_model_block_is_delta(const RpModel *model, guint block)
+{
+    g_return_val_if_fail(model && block < model->blocks, FALSE);
+    return model->full_period > 0 && (block + 1) % model->full_period != 0;
+}
+
+guint
+rp_model_rotary_dim(const RpModel *model)
+{
+    return model->rotary_dim > 0 ? model->rotary_dim : model->head_dim;
+}
+
+guint64
+rp_model_delta_columns(const RpModel *model)
+{
+    return 2 * (guint64)model->delta_key_heads * model->delta_key_dim +
+           (guint64)model->delta_value_heads * model->delta_value_dim;
+}
+
 /* Tables of a rope. */
 static guint
 tables_of_rope(const RpModel *model)
@@ -77,7 +97,8 @@ rp_model_layer_class(const RpModel *model, guint layer)
         return layer;
     if (model->custom != NULL)
         return rp_custom_class(model, layer);
-    while (rp_model_block_slides(model, first - 1) != rp_model_block_slides(model, layer - 1) ||
+    while (rp_model_block_is_delta(model, first - 1) != rp_model_block_is_delta(model, layer - 1) ||
+           rp_model_block_slides(model, first - 1) != rp_model_block_slides(model, layer - 1) ||
            rp_model_block_has_rope(model, first - 1) != rp_model_block_has_rope(model, layer - 1))
         first++;
     return first;
@@ -115,6 +136,11 @@ is_linear(RpWeightKind kind)
     case RP_WEIGHT_K:
     case RP_WEIGHT_V:
     case RP_WEIGHT_O:
+    case RP_WEIGHT_DELTA_QKV:
+    case RP_WEIGHT_DELTA_Z:
+    case RP_WEIGHT_DELTA_B:
+    case RP_WEIGHT_DELTA_A:
+    case RP_WEIGHT_DELTA_OUT:
     case RP_WEIGHT_GATE:
     case RP_WEIGHT_UP:
     case RP_WEIGHT_GATE_UP:

@@ -23,6 +23,7 @@ typedef enum {
     RP_ARCHITECTURE_GPT_OSS,
     RP_ARCHITECTURE_MINISTRAL3,
     RP_ARCHITECTURE_MELLUM,
+    RP_ARCHITECTURE_QWEN3_5,
     RP_ARCHITECTURE_CUSTOM /* of the caller's program: RpModel.custom */
 } RpArchitecture;
 #define RP_N_ARCHITECTURES RP_ARCHITECTURE_CUSTOM /* which transformers has */
@@ -53,6 +54,14 @@ typedef struct {
     gboolean clamped_swiglu; /* GPT-OSS's variant, in more element-wise steps */
     gboolean fused_experts;  /* one tensor for all experts instead of three an expert */
     gboolean apart_experts;  /* three tensors an expert, of "moe_intermediate_size" */
+    gboolean zero_norms;     /* norms multiply by 1 + weight, but DeltaNet's do not */
+    gboolean
+        gated_attention; /* q has twice its rows: of each head queries, then gates of its output */
+    /* The class that has it as text part of a larger model, whose sizes stand in "text_config"; or NULL. Its
+     * tensors have @outer_prefix instead of "model.", and the head's @outer_head before them. */
+    const char *outer_name; /* "Qwen3_5ForConditionalGeneration" */
+    const char *outer_type; /* "qwen3_5" */
+    const char *outer_prefix, *outer_head;
     /* How transformers reads its config.json. */
     gboolean has_attention_bias; /* reads "attention_bias" */
     gboolean has_mlp_bias;       /* reads "mlp_bias" */
@@ -63,12 +72,14 @@ typedef struct {
     gboolean ropes_by_kind;      /* "rope_parameters" has a rope for each kind of block */
     gboolean rope_parameters;    /* knows that spelling of the rope alone */
     gboolean lists_mlps;         /* "mlp_layer_types" in place of "decoder_sparse_step" */
+    gboolean has_delta;          /* reads "linear_…" and "full_attention_interval" */
     RpSlidingRule sliding;
     /* Values that it takes where the key is absent. */
     guint window;
     guint head_dim; /* 0 = hidden / heads, which must divide */
     guint max_positions;
     double theta;        /* 0 = 10000 */
+    double rotary;       /* share of a head that is rotated; 0 = all */
     double rms_norm_eps; /* 0 = 1e-6 */
     gboolean attention_bias;
     gboolean tied;
@@ -140,6 +151,13 @@ typedef struct {
     guint sliding_from;   /* blocks before it are full */
     guint sliding_period; /* from there on the last of each period is full; 0 = none is */
     guint no_rope_period; /* the last block of each period has no rope; 0 = all have */
+    gboolean outer;       /* text part of a larger model: RpArchitectureRow.outer_name */
+    guint rotary_dim;     /* elements of a head that rope rotates, the first; 0 = all */
+    guint
+        full_period; /* the last block of each period attends, others have DeltaNet; 0 = all attend */
+    guint delta_key_heads, delta_value_heads; /* DeltaNet; the former divides the latter */
+    guint delta_key_dim, delta_value_dim;     /* sizes of its heads */
+    guint delta_kernel;                       /* tokens that its convolution reads */
     double rms_norm_eps;
     double initializer_range; /* standard deviation of random weights */
     RpRope rope;
@@ -171,6 +189,15 @@ typedef enum {
     RP_WEIGHT_Q_NORM,
     RP_WEIGHT_K_NORM,
     RP_WEIGHT_SINKS,
+    RP_WEIGHT_DELTA_QKV,
+    RP_WEIGHT_DELTA_Z,
+    RP_WEIGHT_DELTA_B,
+    RP_WEIGHT_DELTA_A,
+    RP_WEIGHT_DELTA_OUT,
+    RP_WEIGHT_DELTA_CONV,
+    RP_WEIGHT_DELTA_BIAS,
+    RP_WEIGHT_DELTA_LOG,
+    RP_WEIGHT_DELTA_NORM,
     RP_WEIGHT_POST_NORM,
     RP_WEIGHT_ROUTER,
     RP_WEIGHT_ROUTER_BIAS,
@@ -220,7 +247,7 @@ typedef struct {
     guint64 stack[RP_WEIGHT_MAX_RANK];
     guint64 offset;      /* elements of the stack before it */
     gboolean transposed; /* matrices stand as [in,out] */
-    gboolean norm;       /* starts as ones */
+    gboolean norm;       /* starts as ones, or where norms are zero-centred as zeros */
     double deviation;    /* of random values of a custom layer; 0: it starts as ones, or zeros */
     gboolean tied;       /* the head's, where it is the embedding's matrix: not in the file */
     gboolean trained;    /* has a gradient: everything, or with LoRA the adapters only */
@@ -313,6 +340,12 @@ guint rp_model_layer_class(const RpModel *model, guint layer);
 gboolean rp_model_block_slides(const RpModel *model, guint block);
 /* Keys that a query of it sees, itself included; 0 = all. */
 guint rp_model_block_window(const RpModel *model, guint block);
+/* Whether it has DeltaNet instead of attention. */
+gboolean rp_model_block_is_delta(const RpModel *model, guint block);
+/* Elements of a head that are rotated. */
+guint rp_model_rotary_dim(const RpModel *model);
+/* Columns of DeltaNet's q, k and v together, through which its convolution goes. */
+guint64 rp_model_delta_columns(const RpModel *model);
 /* Whether its queries and keys are rotated by their positions. */
 gboolean rp_model_block_has_rope(const RpModel *model, guint block);
 
@@ -328,7 +361,7 @@ const RpRope *rp_model_nth_rope(const RpModel *model, guint table, gboolean *que
  * rp_model_add_weights:
  * @lora: (nullable): none, or of rank 0: every tensor is trained. Otherwise the base is frozen, but
  *   for saved modules, and rank-r adapters (lora_A: r x in, lora_B: out x r) of its targets follow
- *   it: of q, k, v, o and, in dense models, gate, up and down. Router and experts have them by name
+ *   it: of q, k, v, o, DeltaNet's in_proj_qkv, in_proj_z and out_proj, and, in dense models, gate, up and down. Router and experts have them by name
  *   only, experts in stacks: lora_A [E,r,in], lora_B [E,out,r]. Embedding and head have none.
  * @names: (nullable): keeps their names; without it they have none
  * @weights: (element-type RpWeight): appended to

@@ -108,14 +108,16 @@ append(RpJsonPull *pull, RpConfigBlocks *blocks, gboolean value)
 gboolean
 rp_config_read_layer_types(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    static const char *const names[] = {"full_attention", "sliding_attention", NULL};
-    RpConfigBlocks *slides = &((RpConfigRaw *)value)->slides;
+    static const char *const names[] = {"full_attention", "sliding_attention", "linear_attention",
+                                        NULL};
+    RpConfigRaw *raw = value;
     int choice;
 
     if (!rp_json_pull_enter_array(pull))
         return FALSE;
     while (rp_json_pull_next_element(pull))
-        if (!rp_config_read_choice(pull, names, &choice) || !append(pull, slides, choice))
+        if (!rp_config_read_choice(pull, names, &choice) ||
+            !append(pull, &raw->slides, choice == 1) || !append(pull, &raw->deltas, choice == 2))
             return FALSE;
     return !pull->failed;
 }
@@ -296,12 +298,81 @@ settle_slides(RpConfigReader *reader, const RpArchitectureRow *row)
     return TRUE;
 }
 
+/* Values of transformers where keys of DeltaNet are absent. */
+#define DEFAULT_FULL_INTERVAL 4
+#define DEFAULT_DELTA_KERNEL 4
+#define DEFAULT_DELTA_DIM 128
+#define DEFAULT_DELTA_KEY_HEADS 16
+#define DEFAULT_DELTA_VALUE_HEADS 32
+
+static guint
+given_or(guint given, guint otherwise)
+{
+    return given > 0 ? given : otherwise;
+}
+
+static gboolean
+settle_delta_sizes(RpConfigReader *reader)
+{
+    RpModel *c = &reader->raw.config;
+
+    c->delta_kernel = given_or(c->delta_kernel, DEFAULT_DELTA_KERNEL);
+    c->delta_key_dim = given_or(c->delta_key_dim, DEFAULT_DELTA_DIM);
+    c->delta_value_dim = given_or(c->delta_value_dim, DEFAULT_DELTA_DIM);
+    c->delta_key_heads = given_or(c->delta_key_heads, DEFAULT_DELTA_KEY_HEADS);
+    c->delta_value_heads = given_or(c->delta_value_heads, DEFAULT_DELTA_VALUE_HEADS);
+    if (c->delta_value_heads % c->delta_key_heads != 0)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "linear_num_value_heads",
+                              "expected a multiple of linear_num_key_heads, %u, found %u",
+                              c->delta_key_heads, c->delta_value_heads);
+    return rp_model_delta_columns(c) <= RP_CONFIG_MAX_SIZE ||
+           rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "linear_num_value_heads",
+                          "expected at most %u columns of q, k and v together, found "
+                          "%" G_GUINT64_FORMAT,
+                          RP_CONFIG_MAX_SIZE, rp_model_delta_columns(c));
+}
+
+/* Which blocks have DeltaNet, and its sizes. */
+static gboolean
+settle_deltas(RpConfigReader *reader, const RpArchitectureRow *row)
+{
+    RpConfigRaw *raw = &reader->raw;
+    RpModel *c = &raw->config;
+    guint from = raw->deltas.n;
+
+    if (!row->has_delta) {
+        c->delta_kernel = c->delta_key_dim = c->delta_value_dim = 0;
+        c->delta_key_heads = c->delta_value_heads = 0;
+        for (from = 0; from < raw->deltas.n; from++)
+            if (get(&raw->deltas, from))
+                return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "layer_types",
+                                      "expected \"full_attention\" or \"sliding_attention\" of %s, "
+                                      "found \"linear_attention\"",
+                                      row->hf_name);
+        return TRUE;
+    }
+    c->full_period = given_or(raw->full_interval, DEFAULT_FULL_INTERVAL);
+    if (raw->deltas.n > 0) {
+        if (!find_rule(&raw->deltas, &from, &c->full_period) || (from > 0 && from < raw->deltas.n))
+            return rp_config_fail(
+                reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "layer_types",
+                "expected \"full_attention\" for the last of every so many blocks "
+                "of \"linear_attention\", found others");
+        if (from == raw->deltas.n)
+            c->full_period = 1;
+        else if (c->full_period == 0)
+            c->full_period = c->blocks + 1;
+    }
+    return settle_delta_sizes(reader);
+}
+
 gboolean
 rp_config_settle_blocks(RpConfigReader *reader)
 {
     const RpArchitectureRow *row = &rp_architectures[reader->raw.config.architecture];
 
-    return (!row->has_no_rope || settle_ropes(reader)) && settle_slides(reader, row);
+    return (!row->has_no_rope || settle_ropes(reader)) && settle_slides(reader, row) &&
+           settle_deltas(reader, row);
 }
 
 /*

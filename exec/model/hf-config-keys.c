@@ -20,20 +20,51 @@
 
 /* ---- readers: RpJsonRead ---- */
 
+static gboolean read_fields(RpJsonPull *pull, RpConfigRaw *raw);
+
+/* A name of an architecture's row, at @own, or of the larger model that has it, at @outer; those of the caller's program
+ * stand between. */
+static gboolean
+read_name(RpJsonPull *pull, gsize own, gsize outer, int *row, gboolean *is_outer)
+{
+    g_autofree const char **known = rp_config_architecture_names(own);
+    const guint n_own = g_strv_length((char **)known);
+    g_autofree const char **names = g_new0(const char *, n_own + RP_N_ARCHITECTURES + 1);
+    guint n = n_own;
+    int rows[RP_N_ARCHITECTURES], choice;
+
+    memcpy(names, known, n_own * sizeof *names);
+    for (int i = 0; i < RP_N_ARCHITECTURES; i++) {
+        const char *larger = G_STRUCT_MEMBER(const char *, &rp_architectures[i], outer);
+
+        if (larger == NULL)
+            continue;
+        rows[n - n_own] = i;
+        names[n++] = larger;
+    }
+    if (!rp_config_read_choice(pull, names, &choice))
+        return FALSE;
+    *is_outer = (guint)choice >= n_own;
+    *row = *is_outer ? rows[(guint)choice - n_own] : choice;
+    return TRUE;
+}
+
 static gboolean
 read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    g_autofree const char **names =
-        rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, hf_name));
     RpConfigRaw *raw = value;
     guint n = 0;
 
+    if (raw->in_text)
+        return rp_json_pull_skip(pull);
     if (!rp_json_pull_enter_array(pull))
         return FALSE;
     while (rp_json_pull_next_element(pull)) {
         if (n++ > 0)
             return rp_json_pull_fail(pull, "one architecture");
-        if (!rp_config_read_choice(pull, names, &raw->architecture))
+        if (!read_name(pull, G_STRUCT_OFFSET(RpArchitectureRow, hf_name),
+                       G_STRUCT_OFFSET(RpArchitectureRow, outer_name), &raw->architecture,
+                       &raw->outer_class))
             return FALSE;
     }
     return !pull->failed;
@@ -42,10 +73,13 @@ read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 static gboolean
 read_model_type(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    g_autofree const char **names =
-        rp_config_architecture_names(G_STRUCT_OFFSET(RpArchitectureRow, model_type));
+    RpConfigRaw *raw = value;
+    gboolean outer;
 
-    return rp_config_read_choice(pull, names, &((RpConfigRaw *)value)->model_type);
+    return read_name(pull, G_STRUCT_OFFSET(RpArchitectureRow, model_type),
+                     G_STRUCT_OFFSET(RpArchitectureRow, outer_type),
+                     raw->in_text ? &raw->text_type : &raw->model_type,
+                     raw->in_text ? &outer : &raw->outer_type);
 }
 
 static gboolean
@@ -148,6 +182,23 @@ read_window(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 
 /* ---- tables ---- */
 
+/* The text part of a larger model: the same keys, of which the outer ones win. */
+static gboolean
+read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    RpConfigRaw *raw = value;
+    const int tied = raw->tied;
+
+    if (raw->in_text)
+        return rp_json_pull_fail(pull, "no text_config within another");
+    raw->in_text = raw->has_text = TRUE;
+    const gboolean good = read_fields(pull, raw);
+
+    raw->in_text = FALSE;
+    raw->tied = tied >= 0 ? tied : raw->tied;
+    return good;
+}
+
 #define REFUSED(key, taken, why)                                                                   \
     {                                                                                              \
         key, rp_config_read_fixed, .expected = taken, .note = why                                  \
@@ -204,15 +255,20 @@ static const RpJsonField fields[] = {
 
     {"attention_dropout", rp_config_read_exactly, .expected = "0",
      .note = "transformers drops attention in training"},
-    {"partial_rotary_factor", rp_config_read_exactly, .expected = "1",
-     .note = "transformers turns a part of each head"},
+    RP_CONFIG_ROTARY(rotary),
+    RP_CONFIG_COUNT("full_attention_interval", full_interval, RP_CONFIG_MAX_BLOCKS),
+    RP_CONFIG_COUNT("linear_conv_kernel_dim", config.delta_kernel, RP_CONFIG_MAX_KERNEL),
+    RP_CONFIG_COUNT("linear_key_head_dim", config.delta_key_dim, RP_CONFIG_MAX_DELTA),
+    RP_CONFIG_COUNT("linear_value_head_dim", config.delta_value_dim, RP_CONFIG_MAX_DELTA),
+    RP_CONFIG_COUNT("linear_num_key_heads", config.delta_key_heads, RP_CONFIG_MAX_DELTA),
+    RP_CONFIG_COUNT("linear_num_value_heads", config.delta_value_heads, RP_CONFIG_MAX_DELTA),
+    RP_CONFIG_OTHER("text_config", read_text, TRUE),
     {"decoder_sparse_step", rp_config_read_exactly, .expected = "1",
      .note = "transformers builds dense blocks between those of experts"},
     REFUSED("mlp_only_layers", "[] or null",
             "transformers builds dense blocks between those of experts"),
     REFUSED("is_causal", "true", "without it transformers lets tokens see later ones"),
     REFUSED("per_layer_config", "null", "transformers builds layers that differ"),
-    REFUSED("text_config", "null", "transformers reads its sizes from there"),
     REFUSED("decoder", "null", "transformers may read its sizes from there"),
     REFUSED("generator", "null", "transformers may read its sizes from there"),
     REFUSED("encoder", "null", "transformers may read its sizes from there"),
@@ -268,10 +324,16 @@ static const RpJsonField fields[] = {
     {NULL, rp_json_read_ignored},
 };
 
+static gboolean
+read_fields(RpJsonPull *pull, RpConfigRaw *raw)
+{
+    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), raw, NULL);
+}
+
 gboolean
 rp_config_read(RpConfigReader *reader)
 {
-    return rp_json_read_record(&reader->pull, fields, G_N_ELEMENTS(fields), &reader->raw, NULL);
+    return read_fields(&reader->pull, &reader->raw);
 }
 
 gboolean

@@ -17,6 +17,8 @@
 #define RP_CONFIG_MAX_POSITIONS (1u << 30) /* tokens */
 #define RP_CONFIG_MAX_BLOCKS 65536
 #define RP_CONFIG_MAX_NUMBER 1e15
+#define RP_CONFIG_MAX_DELTA 4096 /* heads of DeltaNet, and their sizes */
+#define RP_CONFIG_MAX_KERNEL 16
 
 /* A list of blocks, a bit each. */
 typedef struct {
@@ -36,11 +38,17 @@ typedef struct {
     RpModel config;
     int architecture; /* -1 = not given */
     int model_type;   /* -1; so the next */
+    int text_type;
     int rope_type;
     int old_rope_type;
     int tied;
     int attention_bias;
     gboolean null_head_dim;
+    gboolean outer_class,
+        outer_type; /* architecture, model_type: of the larger model, RpArchitectureRow.outer_name */
+    gboolean has_text, in_text;         /* text_config was read; is being read */
+    double rotary, nested_rotary;       /* partial_rotary_factor, of a rope; 0 = not given */
+    guint full_interval;                /* full_attention_interval; likewise */
     guint outer_original_max_positions; /* beside the rope's object; 0 = not given */
     double rope_theta;                  /* 0 = not given; so the next four */
     double nested_theta;
@@ -56,6 +64,7 @@ typedef struct {
     guint window; /* 0 = not given */
     guint max_window_layers;
     RpConfigBlocks slides; /* layer_types */
+    RpConfigBlocks deltas; /* the same: "linear_attention" */
     RpConfigBlocks ropes;  /* no_rope_layers: 1 is with rope */
     guint no_rope_interval;
 
@@ -139,6 +148,11 @@ gboolean rp_config_settle_experts(RpConfigReader *reader);
 #define RP_CONFIG_OTHER(key, read, null)                                                           \
     {                                                                                              \
         key, read, .null_is_absent = null                                                          \
+    }
+#define RP_CONFIG_ROTARY(member)                                                                   \
+    {                                                                                              \
+        "partial_rotary_factor", rp_json_read_number, RP_CONFIG_AT(member),                        \
+            .min = G_MINDOUBLE, .max = 1, .expected = "a positive number of at most 1"             \
     }
 #define RP_CONFIG_IGNORED(key, why)                                                                \
     {                                                                                              \

@@ -87,8 +87,7 @@ static const RpJsonField fields[] = {
     RP_CONFIG_OTHER("short_factor", read_factors, FALSE),
     RP_CONFIG_OTHER("long_factor", read_factors, FALSE),
 
-    {"partial_rotary_factor", rp_config_read_exactly, .expected = "1",
-     .note = "transformers turns a part of each head"},
+    RP_CONFIG_ROTARY(nested_rotary),
 
     RP_CONFIG_IGNORED("max_position_embeddings", "that of the model counts"),
     RP_CONFIG_IGNORED("mrope_section", "of models that see"),
@@ -249,7 +248,7 @@ settle_longrope(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
     RpRope *rope = &raw->config.rope;
-    const guint pairs = raw->config.head_dim / 2;
+    const guint pairs = rp_model_rotary_dim(&raw->config) / 2;
 
     if (raw->n_short != pairs || raw->n_long != pairs)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, raw->rope_key,
@@ -292,12 +291,37 @@ of_its_type(const RpRope *rope)
     return kept;
 }
 
+/* Which elements of a head are rotated. */
+static gboolean
+settle_rotary(RpConfigReader *reader)
+{
+    RpConfigRaw *raw = &reader->raw;
+    const double share = rp_architectures[raw->config.architecture].rotary;
+    const double given = raw->nested_rotary > 0 ? raw->nested_rotary
+                         : raw->rotary > 0      ? raw->rotary
+                         : share > 0            ? share
+                                                : 1;
+
+    if (share == 0 && given != 1)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "partial_rotary_factor",
+                              "expected 1 (transformers turns a part of each head), found %g",
+                              given);
+    const guint rotated = (guint)(raw->config.head_dim * given);
+
+    if (rotated < 2 || rotated % 2 != 0)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "partial_rotary_factor",
+                              "expected an even number of a head's %u elements, found %g of them",
+                              raw->config.head_dim, given);
+    raw->config.rotary_dim = rotated < raw->config.head_dim ? rotated : 0;
+    return TRUE;
+}
+
 static gboolean
 settle_one(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
     RpModel *c = &raw->config;
-    gboolean good = settle_theta(reader);
+    gboolean good = settle_theta(reader) && settle_rotary(reader);
 
     if (good && raw->rope_key == NULL && c->architecture == RP_ARCHITECTURE_GPT_OSS)
         good = rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "rope_parameters",

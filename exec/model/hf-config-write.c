@@ -116,7 +116,7 @@ lists_layer_types(const RpModel *config)
 {
     const RpArchitectureRow *row = &rp_architectures[config->architecture];
 
-    return row->sliding == RP_SLIDING_ALTERNATE ||
+    return row->has_delta || row->sliding == RP_SLIDING_ALTERNATE ||
            (config->sliding_window > 0 && row->sliding != RP_SLIDING_EVERY);
 }
 
@@ -128,7 +128,9 @@ add_layer_types(RpJsonWriter *json, const RpModel *config)
     rp_json_array(json, "layer_types");
     for (guint i = 0; i < config->blocks; i++)
         rp_json_string(json, NULL,
-                       rp_model_block_slides(config, i) ? "sliding_attention" : "full_attention");
+                       rp_model_block_slides(config, i)     ? "sliding_attention"
+                       : rp_model_block_is_delta(config, i) ? "linear_attention"
+                                                            : "full_attention");
     rp_json_end(json);
 }
 
@@ -195,23 +197,35 @@ add_quantization(RpJsonWriter *json)
     rp_json_end(json);
 }
 
-char *
-rp_hf_config_to_json(const RpModel *config)
+static void
+add_delta(RpJsonWriter *json, const RpModel *config)
 {
-    g_return_val_if_fail(config != NULL, NULL);
+    rp_json_uint(json, "linear_conv_kernel_dim", config->delta_kernel);
+    rp_json_uint(json, "linear_key_head_dim", config->delta_key_dim);
+    rp_json_uint(json, "linear_num_key_heads", config->delta_key_heads);
+    rp_json_uint(json, "linear_num_value_heads", config->delta_value_heads);
+    rp_json_uint(json, "linear_value_head_dim", config->delta_value_dim);
+}
 
-    if (config->custom != NULL)
-        return custom_to_json(config);
+static void
+add_class(RpJsonWriter *json, const char *name)
+{
+    rp_json_array(json, "architectures");
+    rp_json_break(json);
+    rp_json_string(json, NULL, name);
+    rp_json_end(json);
+}
 
+/* The keys of one class, or of the text part of a larger one. */
+static void
+add_keys(RpJsonWriter *json, const RpModel *config)
+{
     const RpArchitectureRow *row = &rp_architectures[config->architecture];
     const gboolean apart = row->apart_experts;
     const gboolean gpt_oss = config->architecture == RP_ARCHITECTURE_GPT_OSS;
-    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
-    rp_json_object(json, NULL);
-    rp_json_array(json, "architectures");
-    rp_json_break(json);
-    rp_json_string(json, NULL, row->hf_name);
-    rp_json_end(json);
+
+    if (!config->outer)
+        add_class(json, row->hf_name);
     if (row->has_attention_bias)
         rp_json_bool(json, "attention_bias", config->attention_bias);
     add_number(json, "attention_dropout", 0);
@@ -226,6 +240,8 @@ rp_hf_config_to_json(const RpModel *config)
     rp_json_uint(json, "intermediate_size",
                  apart ? config->dense_intermediate : config->intermediate);
     add_layer_types(json, config);
+    if (row->has_delta)
+        add_delta(json, config);
     rp_json_uint(json, "max_position_embeddings", config->max_positions);
     if (row->has_mlp_bias)
         rp_json_bool(json, "mlp_bias", config->mlp_bias);
@@ -250,6 +266,9 @@ rp_hf_config_to_json(const RpModel *config)
     add_token(json, "pad_token_id", config->pad_id);
     if (config->fp8)
         add_quantization(json);
+    if (row->rotary > 0)
+        add_number(json, "partial_rotary_factor",
+                   (double)rp_model_rotary_dim(config) / config->head_dim);
     add_number(json, "rms_norm_eps", config->rms_norm_eps);
     add_rope(json, config);
     if (config->router_aux_loss > 0)
@@ -266,7 +285,30 @@ rp_hf_config_to_json(const RpModel *config)
     if (row->asks_for_window && config->sliding_window > 0)
         rp_json_bool(json, "use_sliding_window", TRUE);
     rp_json_uint(json, "vocab_size", config->vocab);
+}
+
+char *
+rp_hf_config_to_json(const RpModel *config)
+{
+    g_return_val_if_fail(config != NULL, NULL);
+    if (config->custom != NULL)
+        return custom_to_json(config);
+
+    const RpArchitectureRow *row = &rp_architectures[config->architecture];
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_LINES);
+
+    rp_json_object(json, NULL);
+    if (config->outer) {
+        add_class(json, row->outer_name);
+        rp_json_string(json, "model_type", row->outer_type);
+        rp_json_object(json, "text_config");
+    }
+    add_keys(json, config);
     rp_json_end(json);
+    if (config->outer) {
+        rp_json_bool(json, "tie_word_embeddings", config->tied);
+        rp_json_end(json);
+    }
     return rp_json_writer_finish(json);
 }
 

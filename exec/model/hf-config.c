@@ -18,6 +18,23 @@
 #define DEFAULT_RANGE 0.02
 #define DEFAULT_MAX_WINDOW_LAYERS 28
 
+/* Names of an architecture, or of the larger model that has it. */
+static const char *
+class_name(int architecture, gboolean outer)
+{
+    const RpArchitectureRow *row = &rp_architectures[architecture];
+
+    return outer ? row->outer_name : row->hf_name;
+}
+
+static const char *
+type_name(int architecture, gboolean outer)
+{
+    const RpArchitectureRow *row = &rp_architectures[architecture];
+
+    return outer ? row->outer_type : row->model_type;
+}
+
 /* An architecture of the caller's program (core/catalogue/custom.h): the names of these stand behind those of the
  * table. */
 static gboolean
@@ -62,6 +79,7 @@ settle_architecture(RpConfigReader *reader)
 {
     RpConfigRaw *raw = &reader->raw;
     const RpArchitectureRow *rows = rp_architectures;
+    RpModel *c = &raw->config;
 
     if (raw->architecture < 0 && raw->model_type < 0) {
         g_autofree const char **names =
@@ -75,14 +93,30 @@ settle_architecture(RpConfigReader *reader)
     if (raw->model_type < 0) /* AutoModelForCausalLM refuses it, too */
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "model_type",
                               "expected \"%s\", that of %s, found nothing",
-                              rows[raw->architecture].model_type, rows[raw->architecture].hf_name);
-    if (raw->architecture >= 0 && raw->architecture != raw->model_type)
+                              type_name(raw->architecture, raw->outer_class),
+                              class_name(raw->architecture, raw->outer_class));
+    if (raw->architecture >= 0 &&
+        (raw->architecture != raw->model_type || raw->outer_class != raw->outer_type))
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "model_type",
                               "expected \"%s\", that of %s, found \"%s\"",
-                              rows[raw->architecture].model_type, rows[raw->architecture].hf_name,
-                              rows[raw->model_type].model_type);
-    raw->config.architecture = (RpArchitecture)raw->model_type;
-    return TRUE;
+                              type_name(raw->architecture, raw->outer_class),
+                              class_name(raw->architecture, raw->outer_class),
+                              type_name(raw->model_type, raw->outer_type));
+    c->architecture = (RpArchitecture)raw->model_type;
+    c->outer = raw->outer_type;
+    if (c->outer && !raw->has_text)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "text_config",
+                              "expected the sizes of %s, found nothing",
+                              rows[c->architecture].hf_name);
+    if (!c->outer && raw->has_text)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_UNSUPPORTED, "text_config",
+                              "expected null (transformers reads its sizes from there), found an "
+                              "object");
+    return raw->text_type < 0 || raw->text_type == raw->model_type ||
+           rp_config_fail(reader, RP_HF_CONFIG_ERROR_VALUE, "text_config.model_type",
+                          "expected \"%s\", that of %s, found \"%s\"",
+                          rows[c->architecture].model_type, rows[c->architecture].outer_name,
+                          rows[raw->text_type].model_type);
 }
 
 static gboolean
@@ -182,6 +216,7 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
     shown = rp_display_name(name);
     reader.raw = (RpConfigRaw){.architecture = -1,
                                .model_type = -1,
+                               .text_type = -1,
                                .tied = -1,
                                .attention_bias = -1,
                                .router_aux_loss = -1,

@@ -223,6 +223,27 @@ fill_uniform(guint64 seed, guint64 stream, double bound, guint64 first, float *v
     }
 }
 
+/* Logarithms of uniform numbers from 0.01 to 16. Source: transformers, Qwen3_5PreTrainedModel._init_weights */
+static void
+fill_decays(guint64 seed, guint64 stream, guint64 first, float *values, gsize n)
+{
+    fill_uniform(seed, stream, 0.5, first, values, n);
+    for (gsize i = 0; i < n; i++)
+        values[i] = (float)natural_log(0.01 + (16 - 0.01) * (0.5 + (double)values[i]));
+}
+
+/* The value of a weight that does not begin as random numbers. */
+static float
+constant_of(const RpModel *config, const RpWeight *weight)
+{
+    const gboolean zero_norms = rp_architectures[config->architecture].zero_norms;
+
+    return weight->kind == RP_WEIGHT_DELTA_BIAS || weight->kind == RP_WEIGHT_DELTA_NORM ||
+                   (weight->norm && !zero_norms)
+               ? 1.0f
+               : 0.0f;
+}
+
 static void
 fill_adapter(const RpWeight *weight, guint64 seed, guint64 first, float *values, gsize n)
 {
@@ -261,9 +282,13 @@ rp_init_fill(const RpModel *config, const RpWeight *weight, guint64 seed, guint6
         fill_adapter(weight, seed, first, values, n);
         return;
     }
+    if (weight->kind == RP_WEIGHT_DELTA_LOG) {
+        fill_decays(seed, hash_name(weight->name), first, values, n);
+        return;
+    }
     if (config->custom != NULL ? weight->deviation == 0 : is_constant(weight)) {
         for (gsize i = 0; i < n; i++)
-            values[i] = weight->norm ? 1.0f : 0.0f;
+            values[i] = constant_of(config, weight);
         return;
     }
     rp_init_normals(seed, hash_name(weight->name),

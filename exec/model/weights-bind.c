@@ -89,32 +89,34 @@ check_tied(const RpWeight *weight, const RpSafetensor *own, const RpSafetensor *
 {
     if (!check_tensor(weight, own, dtype, error))
         return FALSE;
+    g_autofree char *expected = g_strdup_printf(
+        "the bytes of %s, since config.json has tie_word_embeddings", embedding_tensor->name);
+
     /* same type and shape as the embedding */
     return memcmp(own->data, embedding_tensor->data, own->bytes) == 0 ||
-           fail(error, RP_WEIGHTS_ERROR_TIED, own->file, own->name,
-                "the bytes of model.embed_tokens.weight, since config.json has "
-                "tie_word_embeddings",
-                "others");
+           fail(error, RP_WEIGHTS_ERROR_TIED, own->file, own->name, expected, "others");
 }
 
 /* Tensors that no weight is made of: tables of ropes, scales for products of 8 bits (training measures its own), and
  * heads for further tokens. */
 static gboolean
-is_ignored(const char *name)
+is_ignored(const RpModel *model, const char *name)
 {
     return g_str_has_prefix(name, "mtp.") ||
            (g_str_has_prefix(name, "model.layers.") &&
             (g_str_has_suffix(name, ".self_attn.rotary_emb.inv_freq") ||
-             g_str_has_suffix(name, "_proj.activation_scale")));
+             g_str_has_suffix(name, "_proj.activation_scale"))) ||
+           rp_weights_is_other(model, name);
 }
 
 /* @names: of tensors that were found */
 static gboolean
-check_extra(GHashTable *names, const RpSafetensors *checkpoint, GError **error)
+check_extra(const RpModel *model, GHashTable *names, const RpSafetensors *checkpoint,
+            GError **error)
 {
     for (guint i = 0; i < rp_safetensors_count(checkpoint); i++) {
         const RpSafetensor *tensor = rp_safetensors_nth(checkpoint, i);
-        if (g_hash_table_contains(names, tensor->name) || is_ignored(tensor->name))
+        if (g_hash_table_contains(names, tensor->name) || is_ignored(model, tensor->name))
             continue;
         g_autofree char *found =
             rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
@@ -449,7 +451,7 @@ rp_weights_bind(RpWeights *weights, const RpSafetensors *checkpoint, GError **er
             return FALSE;
         origins[i].base = origins[i].tensor;
     }
-    if (!check_extra(names, checkpoint, error))
+    if (!check_extra(&weights->model, names, checkpoint, error))
         return FALSE;
     rp_weights_take(weights, g_steal_pointer(&origins), g_steal_pointer(&own), binding.dtype);
     return TRUE;

@@ -124,6 +124,16 @@ const char *rp_weights_base_format(const RpWeights *weights);
 /* Whether any is packed. */
 gboolean rp_weights_is_packed(const RpWeights *weights);
 
+/* Whether a tensor belongs to another part of the larger model that has this one as its text part. */
+gboolean rp_weights_is_other(const RpModel *model, const char *name);
+/* Adds such tensors of @base (nullable) to a file. Returns: the first one's number */
+guint rp_weights_add_others(const RpModel *model, const RpSafetensors *base,
+                            RpSafetensorsWriter *writer);
+/* Writes them as they are. @first: as rp_weights_add_others() has returned it */
+gboolean rp_weights_write_others(const RpModel *model, const RpSafetensors *base, guint first,
+                                 RpSafetensorsWriter *writer,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Elements of all weights; a tied matrix counts once. */
 guint64 rp_weights_elements(const RpWeights *weights);
 
@@ -132,7 +142,8 @@ guint64 rp_weights_elements(const RpWeights *weights);
  * @checkpoint: must outlive @weights
  *
  * Finds each weight in @checkpoint and checks that the two agree, tensor by tensor:
- * - each is there, with the shape that the config requires, and no other tensor is;
+ * - each is there, with the shape that the config requires, and no other tensor is, but for those of other parts of a
+ *   larger model (rp_weights_is_other());
  * - each has the type that the config names or, where it names none, that of the first;
  * - a tied model may hold lm_head.weight all the same (Qwen3-0.6B does) if its bytes are those of
  *   the embedding. Old files' rotary_emb.inv_freq is ignored, as transformers does;

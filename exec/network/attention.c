@@ -19,16 +19,53 @@
  *   one token more  q, k, v [B,1]      k, v -> cache at the token's place; q stands at that place
  *                                      of as many queries, the others of which nobody wants
  *
+ * A gated block has a gate behind each head of q, [T,H,2 D]: s = x + (out sigmoid(gate)) Wo.
+ *
  * Cache: of each block keys, then values; of each of these sequence after sequence, [K,D] a token.
  */
+
+/* Bytes of a block's part of the cache: keys and values, or of DeltaNet the inputs of its convolution and its gates, from
+ * which the state is made anew. */
+static guint64
+block_cache_bytes(const RpNetwork *network)
+{
+    const RpModel *model = network->model;
+    const guint64 keys = 2 * (guint64)model->kv_heads * model->head_dim;
+    const guint64 delta = model->full_period > 0 ? rp_model_delta_columns(model) +
+                                                       2 * (guint64)model->delta_value_heads
+                                                 : 0;
+
+    return MAX(keys, delta) * network->options.sequences * network->options.cache_tokens *
+           rp_dtype_size(network->options.dtype);
+}
 
 guint64
 rp_network_cache_bytes(const RpNetwork *network)
 {
-    const RpModel *model = network->model;
+    return network->model->blocks * block_cache_bytes(network);
+}
 
-    return 2 * (guint64)model->blocks * network->options.sequences * network->options.cache_tokens *
-           model->kv_heads * model->head_dim * rp_dtype_size(network->options.dtype);
+void *
+rp_block_cache(const RpPass *pass, const size_t *columns, guint part)
+{
+    const RpNetwork *network = pass->network;
+    const gsize tokens = (gsize)network->options.sequences * network->options.cache_tokens;
+    gsize before = 0;
+
+    if (pass->measuring)
+        return NULL;
+    for (guint i = 0; i < part; i++)
+        before += tokens * columns[i] * rp_dtype_size(network->options.dtype);
+    return (guint8 *)pass->call->cache + (pass->layer - 1) * block_cache_bytes(network) + before;
+}
+
+gboolean
+rp_block_goes_on(const RpPass *pass)
+{
+    const RpNetworkOptions *options = &pass->network->options;
+
+    return options->cache_tokens > 0 &&
+           (pass->measuring ? options->tokens == 1 : pass->call->cached != NULL);
 }
 
 /* Row @token of a sequence, each [elements]. */
@@ -41,32 +78,40 @@ row(const RpPass *pass, const void *array, guint sequence, guint token, size_t e
     return (guint8 *)array + index * elements * rp_dtype_size(options->dtype);
 }
 
-/* The same of an array [B,1]. */
-static const void *
+/* The same of an array [B,S]. */
+static void *
 own(const RpPass *pass, const void *array, guint sequence, size_t elements)
 {
     const RpNetworkOptions *options = &pass->network->options;
 
-    return (const guint8 *)array +
+    return (guint8 *)array +
            (gsize)sequence * options->tokens * elements * rp_dtype_size(options->dtype);
 }
 
-static void
-fill_cache(RpPass *pass, const RpBlockShape *z, const RpAttentionArgs *args, void *keys,
-           void *values)
+void
+rp_block_cache_fill(RpPass *pass, size_t columns, const void *rows, void *part)
 {
     const RpNetworkOptions *options = &pass->network->options;
-    const gint32 *cached = pass->call->cached;
+    const gint32 *cached = pass->measuring ? NULL : pass->call->cached;
 
-    for (guint b = 0; b < options->sequences; b++) {
+    for (guint b = 0; b < options->sequences && !pass->measuring; b++) {
         const guint at = cached != NULL ? (guint)cached[b] : 0;
 
         g_assert(at + options->tokens <= options->cache_tokens);
-        rp_pass_copy(pass, options->tokens * z->keys, own(pass, args->k, b, z->keys),
-                     row(pass, keys, b, at, z->keys));
-        rp_pass_copy(pass, options->tokens * z->keys, own(pass, args->v, b, z->keys),
-                     row(pass, values, b, at, z->keys));
+        rp_pass_copy(pass, options->tokens * columns, own(pass, rows, b, columns),
+                     row(pass, part, b, at, columns));
     }
+}
+
+void
+rp_block_cache_pick(RpPass *pass, size_t columns, const void *part, void *rows)
+{
+    const RpNetworkOptions *options = &pass->network->options;
+    const gint32 *cached = pass->measuring ? NULL : pass->call->cached;
+
+    for (guint b = 0; b < options->sequences && cached != NULL; b++)
+        rp_pass_copy(pass, columns, row(pass, part, b, (guint)cached[b], columns),
+                     own(pass, rows, b, columns));
 }
 
 /* Attention of one query of each sequence. */
@@ -75,41 +120,33 @@ attend_cached(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args, void *k
 {
     const RpNetworkOptions *options = &pass->network->options;
     const size_t tokens = (size_t)options->sequences * options->cache_tokens;
-    const gint32 *cached = pass->measuring ? NULL : pass->call->cached;
     const gsize before = pass->scratch.used;
     void *q = rp_pass_take(pass, &pass->scratch, tokens * z->queries);
     void *out = rp_pass_take(pass, &pass->scratch, tokens * z->queries);
     float *lse = rp_pass_take_floats(&pass->scratch, tokens * z->H);
 
-    for (guint b = 0; b < options->sequences && cached != NULL; b++)
-        rp_pass_copy(pass, z->queries, own(pass, args.q, b, z->queries),
-                     row(pass, q, b, (guint)cached[b], z->queries));
+    rp_block_cache_fill(pass, z->queries, args.q, q);
     rp_pass_attention_cached(
         pass, (RpAttentionArgs){
                   .window = args.window, .q = q, .k = keys, .v = values, .out = out, .lse = lse});
     if (rp_pass_has(pass, RP_WEIGHT_SINKS))
         rp_pass_sink(pass, tokens, out, lse);
-    for (guint b = 0; b < options->sequences && cached != NULL; b++)
-        rp_pass_copy(pass, z->queries, row(pass, out, b, (guint)cached[b], z->queries),
-                     (void *)own(pass, args.out, b, z->queries));
+    rp_block_cache_pick(pass, z->queries, out, args.out);
     pass->scratch.used = before;
 }
 
 void
 rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args)
 {
-    const RpNetwork *network = pass->network;
-    const gboolean has_cache = network->options.cache_tokens > 0;
-    const gboolean goes_on =
-        has_cache && (pass->measuring ? network->options.tokens == 1 : pass->call->cached != NULL);
+    const size_t columns[] = {z->keys, z->keys};
+    const gboolean goes_on = rp_block_goes_on(pass);
     void *keys = NULL, *values = NULL;
 
-    if (has_cache && !pass->measuring) {
-        const guint64 bytes = rp_network_cache_bytes(network) / (2 * network->model->blocks);
-
-        keys = (guint8 *)pass->call->cache + 2 * (pass->layer - 1) * bytes;
-        values = (guint8 *)keys + bytes;
-        fill_cache(pass, z, &args, keys, values);
+    if (pass->network->options.cache_tokens > 0) {
+        keys = rp_block_cache(pass, columns, 0);
+        values = rp_block_cache(pass, columns, 1);
+        rp_block_cache_fill(pass, z->keys, args.k, keys);
+        rp_block_cache_fill(pass, z->keys, args.v, values);
     }
     if (goes_on)
         attend_cached(pass, z, args, keys, values);
@@ -123,6 +160,7 @@ rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args)
 /* Queries and keys as attention sees them. */
 typedef struct {
     void *q, *k;
+    const void *plain;      /* q before norm and rope */
     float *q_rstd, *k_rstd; /* q/k norm's; [T,H], [T,K] */
 } Heads;
 
@@ -136,7 +174,7 @@ may_be_columns(const RpPass *pass, const RpBlockShape *z)
 {
     const guint head_dim = pass->network->model->head_dim;
 
-    return z->rope && head_dim % 8 == 0 && head_dim <= 256 &&
+    return z->rope && !z->gated && head_dim % 8 == 0 && head_dim <= 256 &&
            pass->network->options.cache_tokens == 0;
 }
 
@@ -171,7 +209,7 @@ take_qkv(RpPass *pass, RpSpace *space, const RpBlockShape *z, RpBlockAttention *
         a->v = behind(pass, a->k, z->keys);
         return;
     }
-    a->q = rp_pass_take(pass, space, z->T * z->queries);
+    a->q = rp_pass_take(pass, space, z->T * z->queries * (z->gated ? 2 : 1));
     a->k = rp_pass_take(pass, space, z->T * z->keys);
     a->v = rp_pass_take(pass, space, z->T * z->keys);
 }
@@ -225,11 +263,50 @@ turn_back(RpPass *pass, RpWeightKind norm, size_t heads, size_t row, const void 
     return amax;
 }
 
+/* Elements of a head's queries, and of its gate behind them. */
+static size_t
+head_size(const RpBlockShape *z)
+{
+    return z->queries / z->H;
+}
+
+/* Between [T,H,2 D] and [T,H,D]. @out: from the former */
+static void
+copy_queries(RpPass *pass, const RpBlockShape *z, const void *x, void *y, gboolean out)
+{
+    const size_t D = head_size(z);
+
+    rp_pass_columns(pass, (RpColumnsArgs){.rows = z->T * z->H,
+                                          .n = D,
+                                          .x_stride = out ? 2 * D : D,
+                                          .y_stride = out ? D : 2 * D,
+                                          .x = x,
+                                          .y = y});
+}
+
+/* The input of o: attention's output, or with its gates, in scratch. */
+static void *
+gate_out(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
+{
+    if (!z->gated)
+        return a->out;
+    void *gated = rp_pass_take(pass, &pass->scratch, z->T * z->queries);
+
+    rp_pass_head_gate(
+        pass, (RpHeadGateArgs){.x = a->out, .gate = behind(pass, a->q, head_size(z)), .y = gated});
+    return gated;
+}
+
 static Heads
 make_heads(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
 {
-    Heads heads = {.q = a->q, .k = a->k};
+    Heads heads = {.q = a->q, .k = a->k, .plain = a->q};
 
+    if (z->gated) {
+        heads.q = rp_pass_take(pass, &pass->scratch, z->T * z->queries);
+        heads.plain = heads.q;
+        copy_queries(pass, z, a->q, heads.q, TRUE);
+    }
     if (!z->rope)
         return heads;
     heads.q = rp_pass_take(pass, &pass->scratch, z->T * z->queries);
@@ -238,7 +315,7 @@ make_heads(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a)
         heads.q_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->H);
         heads.k_rstd = rp_pass_take_floats(&pass->scratch, z->T * z->K);
     }
-    turn(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, a->q, heads.q, heads.q_rstd);
+    turn(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, heads.plain, heads.q, heads.q_rstd);
     turn(pass, RP_WEIGHT_K_NORM, z->K, a->row_heads, a->k, heads.k, heads.k_rstd);
     return heads;
 }
@@ -275,10 +352,12 @@ static void
 make_residual(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const void *x,
               void *s)
 {
+    const gsize before = pass->scratch.used;
     const RpMatmulOperand out =
-        rp_pass_kept_input(pass, RP_WEIGHT_O, z->T, a->out, NULL, &pass->kept.out);
+        rp_pass_kept_input(pass, RP_WEIGHT_O, z->T, gate_out(pass, z, a), NULL, &pass->kept.out);
 
     rp_pass_linear_onto(pass, RP_WEIGHT_O, &out, x, s);
+    pass->scratch.used = before;
 }
 
 static void
@@ -306,18 +385,8 @@ rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, R
         make_qkv(pass, z, &a, x, normed, rstd);
     if (rp_pass_makes(pass, RP_SAVED_ATTENTION))
         make_out(pass, z, &a);
-    if (!rp_pass_makes(pass, RP_SAVED_RESIDUAL) && !rp_pass_makes(pass, RP_SAVED_MLP))
-        return;
     if (rp_pass_makes(pass, RP_SAVED_RESIDUAL))
         make_residual(pass, z, &a, x, s);
-    pass->amax = rp_pass_scale_slot(pass);
-    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
-                 (RpRmsnormArgs){.rows = z->T,
-                                 .n = z->C,
-                                 .x = s,
-                                 .y = normed,
-                                 .rstd = pass->kept.post.used ? pass->kept.post_rstd : rstd,
-                                 .largest = pass->amax});
 }
 
 /* Backward of the layers of q, k and v; their gradients stand in @d. @n: their input; @dx: its
@@ -361,15 +430,24 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
     take_qkv(pass, scratch, z, &d);
 
     const Heads heads = make_heads(pass, z, a);
+    void *dq = z->gated ? rp_pass_take(pass, scratch, z->T * z->queries) : d.q;
     const gsize before = scratch->used;
-    RpMatmulOperand n = pass->kept.out.used ? rp_pass_kept_sums(z->T, &pass->kept.out)
-                                            : rp_pass_operand(pass, RP_WEIGHT_O, z->T, a->out,
-                                                              RP_OPERAND_SUMS, NULL);
+    RpMatmulOperand n =
+        pass->kept.out.used
+            ? rp_pass_kept_sums(z->T, &pass->kept.out)
+            : rp_pass_operand(pass, RP_WEIGHT_O, z->T, gate_out(pass, z, a), RP_OPERAND_SUMS, NULL);
     const RpMatmulOperand o =
         rp_pass_operand(pass, RP_WEIGHT_O, z->T, ds, RP_OPERAND_GRADIENT, pass->amax);
 
     rp_pass_linear_backward(pass, RP_WEIGHT_O, &n, &o, d_out, FALSE);
     scratch->used = before;
+    if (z->gated)
+        rp_pass_head_gate_backward(pass,
+                                   (RpHeadGateArgs){.x = a->out,
+                                                    .gate = behind(pass, a->q, head_size(z)),
+                                                    .dy = d_out,
+                                                    .dx = d_out,
+                                                    .d_gate = behind(pass, d.q, head_size(z))});
     if (rp_pass_has(pass, RP_WEIGHT_SINKS))
         rp_pass_sink_backward(pass, a->out, a->lse, d_out);
     rp_pass_attention_backward(pass, (RpAttentionArgs){.window = z->window,
@@ -380,15 +458,20 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                                        .out = a->out,
                                                        .lse = a->lse,
                                                        .d_out = d_out,
-                                                       .dq = d.q,
+                                                       .dq = dq,
                                                        .dk = d.k,
                                                        .dv = d.v});
 
     float *q_amax = NULL, *k_amax = NULL, *amax = rp_pass_scale_slot(pass);
 
     if (z->rope) {
-        q_amax = turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, a->q, heads.q_rstd, d.q);
+        q_amax =
+            turn_back(pass, RP_WEIGHT_Q_NORM, z->H, a->row_heads, heads.plain, heads.q_rstd, dq);
         k_amax = turn_back(pass, RP_WEIGHT_K_NORM, z->K, a->row_heads, a->k, heads.k_rstd, d.k);
+    }
+    if (z->gated) {
+        copy_queries(pass, z, dq, d.q, FALSE);
+        q_amax = NULL; /* gates have none */
     }
     if (pass->kept.normed.used) {
         rstd = pass->kept.rstd;

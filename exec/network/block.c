@@ -272,13 +272,32 @@ shape_of(const RpPass *pass)
                           .queries = (size_t)model->heads * model->head_dim,
                           .keys = (size_t)model->kv_heads * model->head_dim,
                           .window = rp_model_block_window(model, pass->layer - 1),
-                          .rope = rp_model_block_has_rope(model, pass->layer - 1)};
+                          .rope = rp_model_block_has_rope(model, pass->layer - 1),
+                          .gated = rp_architectures[model->architecture].gated_attention,
+                          .delta = rp_model_block_is_delta(model, pass->layer - 1),
+                          .columns = rp_model_delta_columns(model),
+                          .values = (size_t)model->delta_value_heads * model->delta_value_dim,
+                          .gates = model->delta_value_heads};
 }
 
 static const RpMlpOps *
 mlp_of(const RpPass *pass)
 {
     return pass->network->model->experts > 1 ? &rp_experts_mlp_ops : &rp_dense_mlp_ops;
+}
+
+/* The MLP's input. */
+static void
+norm_residual(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, float *rstd)
+{
+    pass->amax = rp_pass_scale_slot(pass);
+    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
+                 (RpRmsnormArgs){.rows = z->T,
+                                 .n = z->C,
+                                 .x = s,
+                                 .y = normed,
+                                 .rstd = pass->kept.post.used ? pass->kept.post_rstd : rstd,
+                                 .largest = pass->amax});
 }
 
 static void
@@ -296,7 +315,12 @@ block_forward(RpPass *pass, const void *x, RpSpace *kept, void *y)
     float *rstd = rp_pass_take_floats(scratch, z.T);
     const gsize before = scratch->used;
 
-    rp_block_attention_forward(pass, &z, x, keep, s, normed, rstd);
+    if (z.delta)
+        rp_block_delta_forward(pass, &z, x, keep, s, normed, rstd);
+    else
+        rp_block_attention_forward(pass, &z, x, keep, s, normed, rstd);
+    if (rp_pass_makes(pass, RP_SAVED_RESIDUAL) || rp_pass_makes(pass, RP_SAVED_MLP))
+        norm_residual(pass, &z, s, normed, rstd);
     scratch->used = before;
     mlp_of(pass)->forward(pass, &z, s, normed, kept, y);
 }
@@ -313,19 +337,28 @@ block_backward(RpPass *pass, const void *x, RpSpace *kept, const void *dy, void 
 
     const void *s =
         rp_pass_take(pass, rp_pass_saved_space(pass, kept, RP_SAVED_RESIDUAL), z.T * z.C);
-    const RpBlockAttention a = rp_block_attention_take(pass, kept, &z);
+    RpBlockAttention a = {0};
+    RpBlockDelta delta = {0};
+
+    if (z.delta)
+        delta = rp_block_delta_take(pass, kept, &z);
+    else
+        a = rp_block_attention_take(pass, kept, &z);
 
     rp_pass_begin_fp8(pass);
 
     void *ds = rp_pass_take(pass, scratch, z.T * z.C);
-    void *normed = rp_pass_take(pass, scratch, z.T * MAX(z.C, z.queries));
+    void *normed = rp_pass_take(pass, scratch, z.T * MAX(z.C, z.delta ? z.values : z.queries));
     float *rstd = rp_pass_take_floats(scratch, z.T);
     const gsize before = scratch->used;
 
     mlp_of(pass)->backward(pass, &z, s, kept, dy, normed, rstd, ds);
     scratch->used = before;
     rp_balance_pass_on(pass, dy, dx);
-    rp_block_attention_backward(pass, &z, x, &a, ds, normed, rstd, dx);
+    if (z.delta)
+        rp_block_delta_backward(pass, &z, x, &delta, ds, normed, rstd, dx);
+    else
+        rp_block_attention_backward(pass, &z, x, &a, ds, normed, rstd, dx);
 }
 
 static void

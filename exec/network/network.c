@@ -182,8 +182,8 @@ static RpConstants
 constants_of(const RpNetwork *network)
 {
     const gsize starts = aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
-    const gsize table =
-        aligned((gsize)table_tokens(network) * (network->model->head_dim / 2) * sizeof(float));
+    const gsize table = aligned((gsize)table_tokens(network) *
+                                (rp_model_rotary_dim(network->model) / 2) * sizeof(float));
     const guint n_tables = rp_model_n_rope_tables(network->model);
     RpConstants at = {
         .cosines = 0, .sines = table, .table_bytes = 2 * table, .positions = n_tables * 2 * table};
@@ -286,7 +286,8 @@ fill_ropes(const RpNetwork *network, guint8 *constants)
     const RpModel *model = network->model;
     const guint S = table_tokens(network), n = rp_model_n_rope_tables(model);
     const guint tokens = network->options.rope_tokens > 0 ? network->options.rope_tokens : S;
-    g_autofree float *frequencies = g_new(float, model->head_dim / 2);
+    const guint rotary = rp_model_rotary_dim(model);
+    g_autofree float *frequencies = g_new(float, rotary / 2);
 
     for (guint i = 0; i < n; i++) {
         gboolean queries;
@@ -294,10 +295,10 @@ fill_ropes(const RpNetwork *network, guint8 *constants)
         float *cosines = (float *)(constants + i * at->table_bytes + at->cosines);
         float *sines = (float *)(constants + i * at->table_bytes + at->sines);
 
-        rp_rope_frequencies(rope, model->head_dim, tokens, frequencies);
-        rp_rope_table(frequencies, model->head_dim, S, rp_rope_scale(rope), cosines, sines);
+        rp_rope_frequencies(rope, rotary, tokens, frequencies);
+        rp_rope_table(frequencies, rotary, S, rp_rope_scale(rope), cosines, sines);
         if (queries)
-            rp_rope_scale_queries(rope, model->head_dim, S, cosines, sines);
+            rp_rope_scale_queries(rope, rotary, S, cosines, sines);
     }
 }
 

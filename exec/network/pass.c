@@ -171,11 +171,18 @@ rp_pass_bias_sums(RpPass *pass, RpWeightKind bias, size_t rows, const void *dy)
     RUN_IN_WORKSPACE(pass, bias_backward, &args);
 }
 
+static float
+norm_shift(const RpPass *pass)
+{
+    return rp_architectures[pass->network->model->architecture].zero_norms ? 1 : 0;
+}
+
 static void
 complete_norm(const RpPass *pass, RpWeightKind kind, RpRmsnormArgs *args)
 {
     args->dtype = pass->network->options.dtype;
     args->epsilon = (float)pass->network->model->rms_norm_eps;
+    args->shift = norm_shift(pass);
     args->weight = rp_pass_weight(pass, kind);
     args->workspace = pass->kernel_workspace;
 }
@@ -229,6 +236,7 @@ complete_rope(const RpPass *pass, RpWeightKind kind, RpRopeArgs *args)
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
     args->head_size = network->model->head_dim;
+    args->rotary = network->model->rotary_dim;
     args->positions = constant(pass, network->constants.positions);
     args->cosines = constant(pass, table + network->constants.cosines);
     args->sines = constant(pass, table + network->constants.sines);
@@ -257,7 +265,9 @@ complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
     args->head_size = network->model->head_dim;
+    args->rotary = network->model->rotary_dim;
     args->epsilon = (float)network->model->rms_norm_eps;
+    args->shift = norm_shift(pass);
     args->weight = rp_pass_weight(pass, kind);
     args->workspace = pass->kernel_workspace;
     args->positions = constant(pass, network->constants.positions);
@@ -280,23 +290,31 @@ rp_pass_norm_rope_backward(RpPass *pass, RpWeightKind kind, RpNormRopeArgs args)
     RUN_IN_WORKSPACE(pass, norm_rope_backward, &args);
 }
 
+/* The sequences of a call, and tokens of the longest. Sequences that one sample fills are measured: no workspace is
+ * larger (packed ones run with the built-in kernels, unless all are full). */
+static void
+find_sequences(const RpPass *pass, size_t *sequences, size_t *max_length)
+{
+    const RpNetwork *network = pass->network;
+    const gboolean given = !pass->measuring && pass->call->n_samples > 0;
+
+    *sequences = network->options.sequences;
+    *max_length = network->options.tokens;
+    if (network->options.packed_tokens > 0 && !pass->measuring) {
+        *sequences = given ? pass->call->n_samples : network->typical_samples;
+        *max_length = given ? pass->call->longest : network->options.packed_tokens;
+    }
+}
+
 static void
 complete_attention(const RpPass *pass, RpAttentionArgs *args)
 {
     const RpNetwork *network = pass->network;
     const RpModel *model = network->model;
-    const gboolean given = !pass->measuring && pass->call->n_samples > 0;
 
     args->dtype = network->options.dtype;
     args->tokens = network->tokens;
-    args->sequences = network->options.sequences;
-    args->max_length = network->options.tokens;
-    /* sequences that one sample fills are measured: no workspace is larger (packed ones run with
-     * the built-in kernels, unless all are full) */
-    if (network->options.packed_tokens > 0 && !pass->measuring) {
-        args->sequences = given ? pass->call->n_samples : network->typical_samples;
-        args->max_length = given ? pass->call->longest : network->options.packed_tokens;
-    }
+    find_sequences(pass, &args->sequences, &args->max_length);
     args->heads = model->heads;
     args->kv_heads = model->kv_heads;
     args->head_size = model->head_dim;
@@ -336,6 +354,153 @@ rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args)
 {
     complete_attention(pass, &args);
     RUN_IN_WORKSPACE(pass, attention_backward, &args);
+}
+
+/* ---- gated DeltaNet, gated attention ---- */
+
+/* @cached: of all tokens of the cache */
+static RpConvArgs
+conv_args(const RpPass *pass, gboolean cached)
+{
+    const RpNetwork *network = pass->network;
+    const RpNetworkOptions *options = &network->options;
+    RpConvArgs args = {.dtype = options->dtype,
+                       .tokens = network->tokens,
+                       .n = rp_model_delta_columns(network->model),
+                       .kernel = network->model->delta_kernel,
+                       .starts = constant(pass, network->constants.starts),
+                       .weight = rp_pass_weight(pass, RP_WEIGHT_DELTA_CONV),
+                       .workspace = pass->kernel_workspace};
+    size_t longest;
+
+    find_sequences(pass, &args.sequences, &longest);
+    if (cached) {
+        args.tokens = (size_t)options->sequences * options->cache_tokens;
+        args.sequences = options->sequences;
+        args.starts = constant(pass, network->constants.cache_starts);
+    }
+    return args;
+}
+
+void
+rp_pass_conv(RpPass *pass, gboolean cached, const void *x, void *y)
+{
+    RpConvArgs args = conv_args(pass, cached);
+
+    args.x = x;
+    args.y = y;
+    RUN(pass, conv_forward, &args);
+}
+
+void
+rp_pass_conv_backward(RpPass *pass, const void *x, const void *dy, void *dx)
+{
+    RpConvArgs args = conv_args(pass, FALSE);
+
+    args.x = x;
+    args.dy = dy;
+    args.dx = dx;
+    args.d_weight = sum_or_none(pass, RP_WEIGHT_DELTA_CONV);
+    RUN_IN_WORKSPACE(pass, conv_backward, &args);
+}
+
+static void
+complete_delta(const RpPass *pass, gboolean cached, RpDeltaArgs *args)
+{
+    const RpNetwork *network = pass->network;
+    const RpModel *model = network->model;
+    const RpConvArgs conv = conv_args(pass, cached);
+
+    args->dtype = conv.dtype;
+    args->tokens = conv.tokens;
+    find_sequences(pass, &args->sequences, &args->max_length);
+    args->sequences = conv.sequences;
+    if (cached)
+        args->max_length = network->options.cache_tokens;
+    args->key_heads = model->delta_key_heads;
+    args->value_heads = model->delta_value_heads;
+    args->key_dim = model->delta_key_dim;
+    args->value_dim = model->delta_value_dim;
+    args->starts = conv.starts;
+    args->log = rp_pass_weight(pass, RP_WEIGHT_DELTA_LOG);
+    args->bias = rp_pass_weight(pass, RP_WEIGHT_DELTA_BIAS);
+    args->workspace = pass->kernel_workspace;
+}
+
+void
+rp_pass_delta(RpPass *pass, gboolean cached, RpDeltaArgs args)
+{
+    complete_delta(pass, cached, &args);
+    RUN_IN_WORKSPACE(pass, delta_forward, &args);
+}
+
+void
+rp_pass_delta_backward(RpPass *pass, RpDeltaArgs args)
+{
+    complete_delta(pass, FALSE, &args);
+    args.d_log = sum_or_none(pass, RP_WEIGHT_DELTA_LOG);
+    args.d_bias = sum_or_none(pass, RP_WEIGHT_DELTA_BIAS);
+    RUN_IN_WORKSPACE(pass, delta_backward, &args);
+}
+
+static void
+complete_gated_norm(const RpPass *pass, RpGatedNormArgs *args)
+{
+    const RpModel *model = pass->network->model;
+
+    args->dtype = pass->network->options.dtype;
+    args->rows = pass->network->tokens * model->delta_value_heads;
+    args->n = model->delta_value_dim;
+    args->epsilon = (float)model->rms_norm_eps;
+    args->weight = rp_pass_weight(pass, RP_WEIGHT_DELTA_NORM);
+    args->workspace = pass->kernel_workspace;
+}
+
+void
+rp_pass_gated_norm(RpPass *pass, RpGatedNormArgs args)
+{
+    complete_gated_norm(pass, &args);
+    RUN(pass, gated_norm_forward, &args);
+}
+
+void
+rp_pass_gated_norm_backward(RpPass *pass, RpGatedNormArgs args)
+{
+    complete_gated_norm(pass, &args);
+    args.d_weight = sum_or_none(pass, RP_WEIGHT_DELTA_NORM);
+    RUN_IN_WORKSPACE(pass, gated_norm_backward, &args);
+}
+
+static void
+complete_head_gate(const RpPass *pass, RpHeadGateArgs *args)
+{
+    const RpModel *model = pass->network->model;
+
+    args->dtype = pass->network->options.dtype;
+    args->rows = pass->network->tokens * model->heads;
+    args->n = model->head_dim;
+    args->gate_stride = 2 * args->n;
+}
+
+void
+rp_pass_head_gate(RpPass *pass, RpHeadGateArgs args)
+{
+    complete_head_gate(pass, &args);
+    RUN(pass, head_gate_forward, &args);
+}
+
+void
+rp_pass_head_gate_backward(RpPass *pass, RpHeadGateArgs args)
+{
+    complete_head_gate(pass, &args);
+    RUN(pass, head_gate_backward, &args);
+}
+
+void
+rp_pass_columns(RpPass *pass, RpColumnsArgs args)
+{
+    args.dtype = pass->network->options.dtype;
+    RUN(pass, columns, &args);
 }
 
 static RpSinkArgs

@@ -5,6 +5,7 @@
  *   stage.c           layers after one another: where inputs, outputs and gradients stand
  *   block.c           one transformer block, and the MLP of a dense one
  *   attention.c       its attention, and attention to keys and values of calls before
+ *   delta.c           gated DeltaNet instead of attention
  *   experts.c         its mixture of experts
  *   head.c            final norm, LM head, loss
  *   custom.c          layers and losses of the caller's program
@@ -376,6 +377,17 @@ void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
 /* One query of each sequence, of pass->call->cached, to the keys of the cache; all arrays are as long. */
 void rp_pass_attention_cached(RpPass *pass, RpAttentionArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
+/* Tokens of the call, or with @cached all of the cache's. */
+void rp_pass_conv(RpPass *pass, gboolean cached, const void *x, void *y);
+void rp_pass_conv_backward(RpPass *pass, const void *x, const void *dy, void *dx);
+/* Arrays of tokens are given, the rest is filled in. */
+void rp_pass_delta(RpPass *pass, gboolean cached, RpDeltaArgs args);
+void rp_pass_delta_backward(RpPass *pass, RpDeltaArgs args);
+void rp_pass_gated_norm(RpPass *pass, RpGatedNormArgs args);
+void rp_pass_gated_norm_backward(RpPass *pass, RpGatedNormArgs args);
+void rp_pass_head_gate(RpPass *pass, RpHeadGateArgs args);
+void rp_pass_head_gate_backward(RpPass *pass, RpHeadGateArgs args);
+void rp_pass_columns(RpPass *pass, RpColumnsArgs args);
 /* Applies the sinks to attention's output; before its backward, += their gradient, if they are
  * trained. */
 void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
@@ -433,6 +445,7 @@ const void *rp_head_logits(RpPass *pass, const void *x);
  * The parts of a transformer block:
  *
  *   attention.c   s = x + attention(norm(x)) Wo
+ *   delta.c       s = x + DeltaNet(norm(x)) Wo
  *   block.c       y = s + MLP(norm(s)) of a dense model
  *   experts.c     the same of a mixture of experts
  *
@@ -444,7 +457,26 @@ typedef struct {
     size_t queries, keys; /* H D, K D */
     size_t window;        /* keys that a query sees; 0 = all */
     gboolean rope;
+    gboolean gated;       /* each head of q has a gate of its output behind it */
+    gboolean delta;       /* DeltaNet instead of attention: */
+    size_t columns;       /* of its q, k and v together */
+    size_t values, gates; /* Hv Dv, Hv */
 } RpBlockShape;
+
+/* ---- delta.c ---- */
+
+/* Values that DeltaNet keeps: of its linear layers, and of the delta rule. */
+typedef struct {
+    void *qkv, *z, *b, *a, *out;
+} RpBlockDelta;
+
+RpBlockDelta rp_block_delta_take(RpPass *pass, RpSpace *space, const RpBlockShape *z);
+/* As rp_block_attention_forward() and rp_block_attention_backward(); @normed: [T,max(C, Hv Dv)] */
+void rp_block_delta_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpSpace *keep,
+                            void *s, void *normed, float *rstd);
+void rp_block_delta_backward(RpPass *pass, const RpBlockShape *z, const void *x,
+                             const RpBlockDelta *a, const void *ds, void *normed, float *rstd,
+                             void *dx);
 
 /* ---- attention.c ---- */
 
@@ -458,13 +490,23 @@ typedef struct {
 /* Quantizes the matrices of q, k and v as one, where they are fused. */
 void rp_block_attention_fuse_fp8(const RpPass *pass, const RpBlockShape *z, RpLayerLayout *layout);
 RpBlockAttention rp_block_attention_take(RpPass *pass, RpSpace *space, const RpBlockShape *z);
-/* @s = x + attention(norm(x)) Wo, and @normed = norm(s) unless nobody needs it */
+/* @s = x + attention(norm(x)) Wo; @normed is scratch */
 void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpSpace *keep,
                                 void *s, void *normed, float *rstd);
 /* dx = ds + (gradient that reaches x through attention); @normed is scratch, [T,max(C, H D)]. */
 void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                  const RpBlockAttention *a, const void *ds, void *normed,
                                  float *rstd, void *dx);
+
+/* The first byte of a part of the block's cache, @part 0 to 2; each has @columns of a token, and parts stand behind one
+ * another. */
+void *rp_block_cache(const RpPass *pass, const size_t *columns, guint part);
+/* Copies rows of this call's tokens, [B,S,columns], to their places in a part of the cache; and back, one row of each
+ * sequence, from an array as long as the cache. */
+void rp_block_cache_fill(RpPass *pass, size_t columns, const void *rows, void *part);
+void rp_block_cache_pick(RpPass *pass, size_t columns, const void *part, void *rows);
+/* Whether this call's tokens follow those in the cache. */
+gboolean rp_block_goes_on(const RpPass *pass);
 
 /* out = attention(q, k, v), with sinks. Where there is a cache, k and v go into it. */
 void rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args);

@@ -290,7 +290,7 @@ is_written(const RpNetwork *network, const RpStageCall *call, const RpWeightPlac
            RpWeightKind kind)
 {
     return network->model->custom == NULL &&
-           (place->shape[2] > 1 ||
+           ((place->shape[2] > 1 && kind != RP_WEIGHT_DELTA_CONV) ||
             (rp_linear_writes_sums(kind) &&
              (kind % RP_N_BASE_KINDS != RP_WEIGHT_HEAD || call->rows == NULL || call->n_rows > 0)));
 }

@@ -115,7 +115,7 @@ check(Tiny *tiny, const char *name, guint first, guint n)
 void
 rp_tiny_check_all(gpointer state, const RpDeviceOps *devices)
 {
-    static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss"};
+    static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss", "qwen3-5"};
     Tiny *tiny = state;
 
     for (gsize m = 0; m < G_N_ELEMENTS(names); m++) {

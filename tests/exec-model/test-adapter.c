@@ -114,6 +114,7 @@ RP_TEST(merges_as_peft_does)
     check_merged(*state, "qwen3-tied", "qwen3-tied-lora");
     check_merged(*state, "llama-bias", "llama-bias-lora");
     check_merged(*state, "llama-bias", "llama-bias-dropout");
+    check_merged(*state, "qwen3-5", "qwen3-5-lora");
 }
 
 /* Stacks as peft writes them since 0.19, as it did before, and each expert's own matrices. */

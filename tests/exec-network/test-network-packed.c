@@ -53,6 +53,23 @@ qwen3_moe(void)
     return config;
 }
 
+/* DeltaNet, then gated attention with half a head rotated. */
+static RpModel
+qwen3_5(void)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3_5, FALSE);
+
+    config.full_period = 2;
+    config.head_dim = 8;
+    config.rotary_dim = 4;
+    config.delta_key_heads = 2;
+    config.delta_value_heads = 4;
+    config.delta_key_dim = 6;
+    config.delta_value_dim = 5;
+    config.delta_kernel = 4;
+    return config;
+}
+
 /* Its length rule goes by the sequence, packed or not. */
 static RpModel
 dynamic(void)
@@ -86,7 +103,8 @@ dense(void)
     return network_config(RP_ARCHITECTURE_QWEN3, TRUE);
 }
 
-static RpModel (*const configs[])(void) = {dense, sliding, gpt_oss, qwen3_moe, dynamic, longrope};
+static RpModel (*const configs[])(void) = {dense,   sliding, gpt_oss, qwen3_moe,
+                                           qwen3_5, dynamic, longrope};
 
 static void
 set_places(Model *model)

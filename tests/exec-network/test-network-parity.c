@@ -290,6 +290,21 @@ RP_TEST(equals_llamas_with_every_other_rope)
     check_case("llama-longrope-long", NULL);
 }
 
+RP_TEST(equals_a_qwen3_5_with_more_than_a_chunk_of_tokens)
+{
+    check_case("qwen3-5", NULL);
+}
+
+RP_TEST(equals_a_qwen3_5_that_is_the_text_part_of_a_model_that_sees)
+{
+    check_case("qwen3-5-outer", NULL);
+}
+
+RP_TEST(equals_peft_with_adapters_of_a_qwen3_5)
+{
+    check_case("qwen3-5-lora", "qwen3-5");
+}
+
 RP_TEST(equals_a_gpt_oss_with_sinks_windows_and_yarn)
 {
     check_case("gpt-oss", NULL);

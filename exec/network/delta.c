@@ -1,0 +1,186 @@
+/*
+ * Gated DeltaNet of a block, forward and backward, where other blocks have attention.
+ *
+ *   forward    n = norm(x);  qkv, z, b, a = n Wqkv, n Wz, n Wb, n Wa
+ *              u = silu(conv(qkv));  out = delta rule(u, b, a);  s = x + (norm(out) silu(z)) Wo
+ *   kept       qkv [T,2 Hk Dk + Hv Dv], z and out [T,Hv Dv], b and a [T,Hv]. n, u and the product are made anew, and so
+ *              are the states of the delta rule.
+ *
+ * Packed samples begin with a state of zeros, and the convolution sees none before their first tokens.
+ *
+ * With a cache, qkv, b and a of all tokens are kept there. One token more makes u and out of all tokens anew, since
+ * prompts of a micro-batch end at different places: only the row of the new token is wanted.
+ */
+#include "exec/network/private.h"
+
+RpBlockDelta
+rp_block_delta_take(RpPass *pass, RpSpace *space, const RpBlockShape *z)
+{
+    RpSpace *made = rp_pass_saved_space(pass, space, RP_SAVED_QKV);
+    RpBlockDelta a;
+
+    a.qkv = rp_pass_take(pass, made, z->T * z->columns);
+    a.z = rp_pass_take(pass, made, z->T * z->values);
+    a.b = rp_pass_take(pass, made, z->T * z->gates);
+    a.a = rp_pass_take(pass, made, z->T * z->gates);
+    a.out =
+        rp_pass_take(pass, rp_pass_saved_space(pass, space, RP_SAVED_ATTENTION), z->T * z->values);
+    return a;
+}
+
+static const RpWeightKind inputs[] = {RP_WEIGHT_DELTA_QKV, RP_WEIGHT_DELTA_Z, RP_WEIGHT_DELTA_B,
+                                      RP_WEIGHT_DELTA_A};
+
+static void
+norm_input(RpPass *pass, const RpBlockShape *z, const void *x, void *normed, float *rstd)
+{
+    rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
+                 (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
+}
+
+static void
+make_inputs(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, const void *x, void *normed,
+            float *rstd)
+{
+    const gsize before = pass->scratch.used;
+    void *const outputs[] = {a->qkv, a->z, a->b, a->a};
+    const RpMatmulOperand n = rp_pass_plain(z->T, normed);
+
+    norm_input(pass, z, x, normed, rstd);
+    for (guint i = 0; i < G_N_ELEMENTS(inputs); i++)
+        rp_pass_linear(pass, inputs[i], &n, outputs[i]);
+    pass->scratch.used = before;
+}
+
+/* The delta rule of all tokens of the cache, for one row of each sequence. */
+static void
+make_cached_out(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a,
+                const RpBlockDelta *cached)
+{
+    const RpNetworkOptions *options = &pass->network->options;
+    const size_t tokens = (size_t)options->sequences * options->cache_tokens;
+    void *u = rp_pass_take(pass, &pass->scratch, tokens * z->columns);
+    void *out = rp_pass_take(pass, &pass->scratch, tokens * z->values);
+
+    rp_pass_conv(pass, TRUE, cached->qkv, u);
+    rp_pass_delta(pass, TRUE, (RpDeltaArgs){.qkv = u, .b = cached->b, .a = cached->a, .out = out});
+    rp_block_cache_pick(pass, z->values, out, a->out);
+}
+
+static void
+make_out(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a)
+{
+    const gsize before = pass->scratch.used;
+    const size_t columns[] = {z->columns, z->gates, z->gates};
+    const gboolean goes_on = rp_block_goes_on(pass);
+    const RpBlockDelta cached = {.qkv = rp_block_cache(pass, columns, 0),
+                                 .b = rp_block_cache(pass, columns, 1),
+                                 .a = rp_block_cache(pass, columns, 2)};
+
+    if (pass->network->options.cache_tokens > 0) {
+        rp_block_cache_fill(pass, z->columns, a->qkv, cached.qkv);
+        rp_block_cache_fill(pass, z->gates, a->b, cached.b);
+        rp_block_cache_fill(pass, z->gates, a->a, cached.a);
+    }
+    if (goes_on)
+        make_cached_out(pass, z, a, &cached);
+    if (!goes_on || pass->measuring) {
+        void *u = rp_pass_take(pass, &pass->scratch, z->T * z->columns);
+
+        rp_pass_conv(pass, FALSE, a->qkv, u);
+        rp_pass_delta(pass, FALSE, (RpDeltaArgs){.qkv = u, .b = a->b, .a = a->a, .out = a->out});
+    }
+    pass->scratch.used = before;
+}
+
+/* The input of the last linear layer, in scratch. */
+static void *
+gate_out(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a)
+{
+    void *product = rp_pass_take(pass, &pass->scratch, z->T * z->values);
+
+    rp_pass_gated_norm(pass, (RpGatedNormArgs){.x = a->out, .gate = a->z, .y = product});
+    return product;
+}
+
+void
+rp_block_delta_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpSpace *keep, void *s,
+                       void *normed, float *rstd)
+{
+    const RpBlockDelta a = rp_block_delta_take(pass, keep, z);
+    const gsize before = pass->scratch.used;
+
+    if (rp_pass_makes(pass, RP_SAVED_QKV))
+        make_inputs(pass, z, &a, x, normed, rstd);
+    if (rp_pass_makes(pass, RP_SAVED_ATTENTION))
+        make_out(pass, z, &a);
+    if (rp_pass_makes(pass, RP_SAVED_RESIDUAL)) {
+        const RpMatmulOperand product = rp_pass_plain(z->T, gate_out(pass, z, &a));
+
+        rp_pass_linear_onto(pass, RP_WEIGHT_DELTA_OUT, &product, x, s);
+    }
+    pass->scratch.used = before;
+}
+
+/* Gradients of the linear layers' outputs. */
+static RpBlockDelta
+differentiate_rule(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, void *d_out)
+{
+    RpSpace *scratch = &pass->scratch;
+    RpBlockDelta d = {.qkv = rp_pass_take(pass, scratch, z->T * z->columns),
+                      .z = rp_pass_take(pass, scratch, z->T * z->values),
+                      .b = rp_pass_take(pass, scratch, z->T * z->gates),
+                      .a = rp_pass_take(pass, scratch, z->T * z->gates)};
+    const gsize before = scratch->used;
+    void *du = rp_pass_take(pass, scratch, z->T * z->columns);
+
+    rp_pass_gated_norm_backward(
+        pass,
+        (RpGatedNormArgs){.x = a->out, .gate = a->z, .dy = d_out, .dx = d_out, .d_gate = d.z});
+    rp_pass_conv(pass, FALSE, a->qkv, d.qkv); /* u, which is over when its gradient is there */
+    rp_pass_delta_backward(pass, (RpDeltaArgs){.qkv = d.qkv,
+                                               .b = a->b,
+                                               .a = a->a,
+                                               .d_out = d_out,
+                                               .d_qkv = du,
+                                               .d_b = d.b,
+                                               .d_a = d.a});
+    rp_pass_conv_backward(pass, a->qkv, du, d.qkv);
+    scratch->used = before;
+    return d;
+}
+
+void
+rp_block_delta_backward(RpPass *pass, const RpBlockShape *z, const void *x, const RpBlockDelta *a,
+                        const void *ds, void *normed, float *rstd, void *dx)
+{
+    const gboolean wanted = !pass->lowest || rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM);
+    const gsize before = pass->scratch.used;
+    const RpMatmulOperand product = rp_pass_plain(z->T, gate_out(pass, z, a));
+    const RpMatmulOperand out = rp_pass_plain(z->T, ds), n = rp_pass_plain(z->T, normed);
+    void *d_out = normed; /* is over when the input is normed again */
+
+    rp_pass_linear_backward(pass, RP_WEIGHT_DELTA_OUT, &product, &out, d_out, FALSE);
+    pass->scratch.used = before;
+    const RpBlockDelta d = differentiate_rule(pass, z, a, d_out);
+    const void *const gradients[] = {d.qkv, d.z, d.b, d.a};
+
+    norm_input(pass, z, x, normed, rstd);
+    for (guint i = 0; i < G_N_ELEMENTS(inputs); i++) {
+        const RpMatmulOperand dy = rp_pass_plain(z->T, gradients[i]);
+
+        if (wanted)
+            rp_pass_linear_backward(pass, inputs[i], &n, &dy, dx, i > 0);
+        else
+            rp_pass_linear_sums(pass, inputs[i], &n, &dy);
+    }
+    if (wanted)
+        rp_pass_norm_backward(pass, RP_WEIGHT_INPUT_NORM,
+                              (RpRmsnormArgs){.rows = z->T,
+                                              .n = z->C,
+                                              .x = x,
+                                              .rstd = rstd,
+                                              .dy = dx,
+                                              .d_residual = ds,
+                                              .dx = dx});
+}
