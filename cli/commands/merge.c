@@ -154,7 +154,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     RpProgress progress = rp_progress_begin("merging parameters", 0);
     const gboolean packs = args->run.base_choice > RP_RUN_BASE_16_BITS;
-    const RpMergeOptions options = {.max_shard_bytes = packs ? 0 : RP_CLI_SHARD_BYTES,
+    RpMergeOptions options = {.max_shard_bytes = packs ? 0 : RP_CLI_SHARD_BYTES,
                                     .progress = rp_progress_counted,
                                     .user_data = &progress};
     g_autofree char *base = rp_model_path(words[0]);
@@ -163,6 +163,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     if (!open_all(&merging, base, words[1], args->run.lora.any_base, error) ||
         !check_base(args, &merging, error) || !make_output(args, words, error))
         return FALSE;
+    options.base = merging.base;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
                              copy_files(&merging, base, args->output, error) &&
                              (!packs || pack_again(&merging, args->output, error));

@@ -84,8 +84,9 @@ gboolean rp_adapter_bind(RpWeights *weights, const RpSafetensors *file,
 typedef void (*RpMergeProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
-    guint64 max_shard_bytes;  /* 0 = one file */
-    RpMergeProgress progress; /* (nullable) */
+    guint64 max_shard_bytes;   /* 0 = one file */
+    const RpSafetensors *base; /* (nullable): other parts of a larger model, written as they are */
+    RpMergeProgress progress;  /* (nullable) */
     gpointer user_data;
 } RpMergeOptions;
 

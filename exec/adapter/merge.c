@@ -180,6 +180,8 @@ rp_merge_write(const RpWeights *weights, const char *directory, const RpMergeOpt
         merge.total += weight->elements;
         most = MAX(most, weight->rank == 1 ? 1 : weight->shape[weight->rank - 1]);
     }
+    const guint others = rp_weights_add_others(rp_weights_model(weights), options->base, writer);
+
     if (!rp_safetensors_writer_begin(writer, error))
         return FALSE;
     merge.wide = wide = g_new(float, most);
@@ -187,5 +189,7 @@ rp_merge_write(const RpWeights *weights, const char *directory, const RpMergeOpt
     for (guint i = 0; i < rp_weights_count(weights); i++)
         if (is_written(rp_weights_nth(weights, i)) && !write_weight(&merge, i, tensor++, error))
             return FALSE;
-    return rp_safetensors_writer_finish(writer, error);
+    return rp_weights_write_others(rp_weights_model(weights), options->base, others, writer,
+                                   error) &&
+           rp_safetensors_writer_finish(writer, error);
 }

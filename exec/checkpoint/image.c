@@ -88,6 +88,41 @@ write_text(const char *directory, const char *name, const char *text, gsize leng
                                     0666, error);
 }
 
+/* Does nothing if there is none. */
+static gboolean
+copy_file(const char *from_directory, const char *directory, const char *name, GError **error)
+{
+    g_autofree char *from = g_build_filename(from_directory, name, NULL);
+    struct stat status = {0};
+
+    if (stat(from, &status) != 0 && errno != ENOENT && errno != ENOTDIR)
+        return rp_checkpoint_fail_errno(error, "read", from, errno);
+    if (!S_ISREG(status.st_mode))
+        return TRUE;
+    g_autoptr(GMappedFile) map = rp_file_map(from, error);
+    if (map == NULL)
+        return FALSE;
+    const char *text = g_mapped_file_get_contents(map);
+
+    return write_text(directory, name, text != NULL ? text : "", g_mapped_file_get_length(map),
+                      error);
+}
+
+/* Whether config.json stays as the base has it, with the sizes of a larger model's other parts: if it says the same of
+ * this one. */
+static gboolean
+keeps_config(const RpCheckpointOptions *options, const RpModel *config)
+{
+    RpModel base;
+
+    if (!config->outer || options->model_dir == NULL ||
+        !rp_hf_config_load(options->model_dir, &base, NULL))
+        return FALSE;
+    g_autofree char *own = rp_hf_config_to_json(config), *of_base = rp_hf_config_to_json(&base);
+
+    return strcmp(own, of_base) == 0;
+}
+
 static gboolean
 write_config(const RpCheckpointOptions *options, const RpCheckpointImage *image,
              const char *directory, GError **error)
@@ -97,7 +132,9 @@ write_config(const RpCheckpointOptions *options, const RpCheckpointImage *image,
 
     config.has_dtype = TRUE;
     config.dtype = image->dtype;
-    return rp_hf_config_save(&config, path, error) &&
+    return (keeps_config(options, &config)
+                ? copy_file(options->model_dir, directory, RP_CHECKPOINT_CONFIG, error)
+                : rp_hf_config_save(&config, path, error)) &&
            (rp_weights_lora(image->weights) == NULL ||
             rp_adapter_config_save(image->weights,
                                    options->base != NULL ? options->base : options->model_dir,
@@ -107,22 +144,9 @@ write_config(const RpCheckpointOptions *options, const RpCheckpointImage *image,
 static gboolean
 copy_files(const RpCheckpointOptions *options, const char *directory, GError **error)
 {
-    for (gsize i = 0; options->model_dir != NULL && rp_checkpoint_copied_files[i] != NULL; i++) {
-        g_autofree char *from =
-            g_build_filename(options->model_dir, rp_checkpoint_copied_files[i], NULL);
-        struct stat status = {0};
-        if (stat(from, &status) != 0 && errno != ENOENT && errno != ENOTDIR)
-            return rp_checkpoint_fail_errno(error, "read", from, errno);
-        if (!S_ISREG(status.st_mode))
-            continue;
-        g_autoptr(GMappedFile) map = rp_file_map(from, error);
-        if (map == NULL)
+    for (gsize i = 0; options->model_dir != NULL && rp_checkpoint_copied_files[i] != NULL; i++)
+        if (!copy_file(options->model_dir, directory, rp_checkpoint_copied_files[i], error))
             return FALSE;
-        const char *text = g_mapped_file_get_contents(map);
-        if (!write_text(directory, rp_checkpoint_copied_files[i], text != NULL ? text : "",
-                        g_mapped_file_get_length(map), error))
-            return FALSE;
-    }
     return TRUE;
 }
 

@@ -250,6 +250,8 @@ typedef struct {
     RpSafetensorsWriter *model;     /* %NULL: of several servers another than the first */
     RpSafetensorsWriter *optimizer; /* %NULL: weights alone */
     RpSafetensorsWriter *next;      /* %NULL if synchronous */
+    RpSafetensors *base;            /* with other parts of a larger model; or %NULL */
+    guint first_other;
 } RpCheckpointSave;
 
 /* rp_checkpoint_save() of an image. */
@@ -276,6 +278,8 @@ typedef struct {
 /* Files have their space before the first tensor is written. */
 gboolean rp_checkpoint_begin_model(RpCheckpointSave *save, GError **error);
 gboolean rp_checkpoint_begin_state(RpCheckpointSave *save, GError **error);
+/* Ends the model's file: tensors of other parts of a larger model come last. */
+gboolean rp_checkpoint_finish_model(RpCheckpointSave *save, GError **error);
 /* All tensors of the files that were begun, in several threads; and ends these. */
 gboolean rp_checkpoint_write_tensors(RpCheckpointSave *save, GError **error);
 /* One of the model's file: all of a weight's numbers. @form: whether they are in fp32 */

@@ -217,7 +217,7 @@ write_model(RpCheckpointSave *save, GError **error)
         g_propagate_error(error, stream.problem);
         return FALSE;
     }
-    return save->model == NULL || rp_safetensors_writer_finish(save->model, error);
+    return save->model == NULL || rp_checkpoint_finish_model(save, error);
 }
 
 /* ---- all of it ---- */

@@ -86,6 +86,30 @@ rp_checkpoint_begin_state(RpCheckpointSave *save, GError **error)
            (save->next == NULL || rp_safetensors_writer_begin(save->next, error));
 }
 
+/* The model that is trained, if it is a part of a larger one whose other tensors are written, too. */
+static gboolean
+open_base(RpCheckpointSave *save, GError **error)
+{
+    const char *directory = save->options->model_dir;
+    g_autoptr(GError) problem = NULL;
+
+    if (save->adapters || !rp_weights_model(save->weights)->outer || directory == NULL)
+        return TRUE;
+    save->base = rp_safetensors_open(directory, &problem);
+    if (save->base != NULL || g_error_matches(problem, G_FILE_ERROR, G_FILE_ERROR_NOENT))
+        return TRUE; /* one that began as random numbers has none */
+    g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
+
+gboolean
+rp_checkpoint_finish_model(RpCheckpointSave *save, GError **error)
+{
+    return rp_weights_write_others(rp_weights_model(save->weights), save->base, save->first_other,
+                                   save->model, error) &&
+           rp_safetensors_writer_finish(save->model, error);
+}
+
 gboolean
 rp_checkpoint_begin_model(RpCheckpointSave *save, GError **error)
 {
@@ -101,6 +125,10 @@ rp_checkpoint_begin_model(RpCheckpointSave *save, GError **error)
         if (rp_checkpoint_has_weight(save->weights, weight))
             rp_safetensors_writer_add(save->model, name, save->model_dtype, shape, rank);
     }
+    if (!open_base(save, error))
+        return FALSE;
+    save->first_other =
+        rp_weights_add_others(rp_weights_model(save->weights), save->base, save->model);
     return rp_safetensors_writer_begin(save->model, error);
 }
 
@@ -249,7 +277,7 @@ rp_checkpoint_write_tensors(RpCheckpointSave *save, GError **error)
 
     g_free(writing.tensors);
     g_array_unref(writing.order);
-    return good && (save->model == NULL || rp_safetensors_writer_finish(save->model, error)) &&
+    return good && (save->model == NULL || rp_checkpoint_finish_model(save, error)) &&
            (save->optimizer == NULL || rp_safetensors_writer_finish(save->optimizer, error)) &&
            (save->next == NULL || rp_safetensors_writer_finish(save->next, error));
 }

@@ -30,6 +30,7 @@ save_clear(RpCheckpointSave *save)
     rp_safetensors_writer_free(save->next);
     rp_safetensors_writer_free(save->optimizer);
     rp_safetensors_writer_free(save->model);
+    rp_safetensors_free(save->base);
     g_free(save->temporary);
     g_free(save->path);
 }
