@@ -64,6 +64,15 @@
                                        .attention_factor = 1.3465735902799727},                    \
                               .bos_id = RP_MODEL_NO_TOKEN, .eos_ids[0] = 200002, .pad_id = 199999
 
+/* The text part of a model that sees. */
+#define QWEN3_5(values)                                                                            \
+    ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN3_5, .outer = TRUE, .head_dim = 256,   \
+                        .rotary_dim = 64, .full_period = 4, .delta_key_heads = 16,                 \
+                        .delta_value_heads = values, .delta_key_dim = 128, .delta_value_dim = 128, \
+                        .delta_kernel = 4, .vocab = 248320, .max_positions = 262144,               \
+                        .rms_norm_eps = 1e-6, .rope.theta = 1e7, .bos_id = RP_MODEL_NO_TOKEN,      \
+                        .eos_ids[0] = 248044, .pad_id = RP_MODEL_NO_TOKEN
+
 static const RpModel models[] = {
     {.name = "qwen2.5-0.5b",
      .hf_name = "Qwen/Qwen2.5-0.5B",
@@ -76,6 +85,11 @@ static const RpModel models[] = {
      SIZES(28, 1024, 16, 8, 3072),
      .tied = TRUE,
      QWEN3},
+    {.name = "qwen3.5-0.8b",
+     .hf_name = "Qwen/Qwen3.5-0.8B",
+     SIZES(24, 1024, 8, 2, 3584),
+     .tied = TRUE,
+     QWEN3_5(16)},
     {.name = "llama-3.2-1b",
      .hf_name = "meta-llama/Llama-3.2-1B",
      SIZES(16, 2048, 32, 8, 8192),
@@ -92,6 +106,11 @@ static const RpModel models[] = {
      SIZES(28, 2048, 16, 8, 6144),
      .tied = TRUE,
      QWEN3},
+    {.name = "qwen3.5-2b",
+     .hf_name = "Qwen/Qwen3.5-2B",
+     SIZES(24, 2048, 8, 2, 6144),
+     .tied = TRUE,
+     QWEN3_5(16)},
     /* Every fourth block has no rope. */
     {.name = "smollm3-3b",
      .hf_name = "HuggingFaceTB/SmolLM3-3B",
@@ -126,6 +145,11 @@ static const RpModel models[] = {
      SIZES(36, 2560, 32, 8, 9728),
      .tied = TRUE,
      QWEN3},
+    {.name = "qwen3.5-4b",
+     .hf_name = "Qwen/Qwen3.5-4B",
+     SIZES(32, 2560, 16, 4, 9216),
+     .tied = TRUE,
+     QWEN3_5(32)},
     {.name = "mistral-7b-v0.1",
      .hf_name = "mistralai/Mistral-7B-v0.1",
      SIZES(32, 4096, 32, 8, 14336),
@@ -153,6 +177,10 @@ static const RpModel models[] = {
      .hf_name = "mistralai/Ministral-3-8B-Base-2512",
      SIZES(34, 4096, 32, 8, 14336),
      MINISTRAL3},
+    {.name = "qwen3.5-9b",
+     .hf_name = "Qwen/Qwen3.5-9B",
+     SIZES(32, 4096, 16, 4, 12288),
+     QWEN3_5(32)},
     {.name = "qwen3-14b", .hf_name = "Qwen/Qwen3-14B", SIZES(40, 5120, 40, 8, 17408), QWEN3},
     {.name = "qwen2.5-14b",
      .hf_name = "Qwen/Qwen2.5-14B",
@@ -163,6 +191,10 @@ static const RpModel models[] = {
      .hf_name = "openai/gpt-oss-20b",
      SIZES(24, 2880, 64, 8, 2880),
      GPT_OSS(32)},
+    {.name = "qwen3.5-27b",
+     .hf_name = "Qwen/Qwen3.5-27B",
+     SIZES(64, 5120, 24, 4, 17408),
+     QWEN3_5(48)},
     {.name = "qwen3-30b-a3b",
      .hf_name = "Qwen/Qwen3-30B-A3B",
      SIZES(48, 2048, 32, 4, 768),

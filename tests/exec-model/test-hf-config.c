@@ -100,6 +100,23 @@ static const char qwen3_30b_a3b_of_5[] =
     QWEN3_MOE_REST "\"num_local_experts\":128,\"rope_parameters\":{\"rope_theta\":1000000.0,"
                    "\"rope_type\":\"default\"},\"dtype\":\"bfloat16\"}";
 
+/* Published with Qwen/Qwen3.5-0.8B, without its part that sees. */
+static const char qwen3_5_08b[] =
+    "{\"architectures\":[\"Qwen3_5ForConditionalGeneration\"],\"image_token_id\":248056,"
+    "\"model_type\":\"qwen3_5\",\"text_config\":{\"attention_bias\":false,"
+    "\"attention_dropout\":0.0,\"attn_output_gate\":true,\"dtype\":\"bfloat16\","
+    "\"eos_token_id\":248044,\"full_attention_interval\":4,\"head_dim\":256,"
+    "\"hidden_act\":\"silu\",\"hidden_size\":1024,\"initializer_range\":0.02,"
+    "\"intermediate_size\":3584,\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":128,"
+    "\"linear_num_key_heads\":16,\"linear_num_value_heads\":16,\"linear_value_head_dim\":128,"
+    "\"max_position_embeddings\":262144,\"mlp_only_layers\":[],\"model_type\":\"qwen3_5_text\","
+    "\"mtp_num_hidden_layers\":1,\"num_attention_heads\":8,\"num_hidden_layers\":24,"
+    "\"num_key_value_heads\":2,\"rms_norm_eps\":1e-06,\"tie_word_embeddings\":true,"
+    "\"vocab_size\":248320,\"rope_parameters\":{\"mrope_interleaved\":true,"
+    "\"mrope_section\":[11,11,10],\"rope_type\":\"default\",\"rope_theta\":10000000,"
+    "\"partial_rotary_factor\":0.25}},\"tie_word_embeddings\":true,\"video_token_id\":248057,"
+    "\"vision_config\":{\"depth\":12,\"hidden_size\":768}}";
+
 #define SIZES                                                                                      \
     "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                        \
     "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":256"
@@ -134,7 +151,7 @@ RP_TEST_OF(reads_the_published_configs_as_the_catalogue_has_them, Fixture *f)
     } cases[] = {{"gpt-oss-20b", gpt_oss_20b},       {"gpt-oss-20b", gpt_oss_20b_of_5},
                  {"qwen3-30b-a3b", qwen3_30b_a3b},   {"qwen3-30b-a3b", qwen3_30b_a3b_of_5},
                  {"ministral-3-3b", ministral_3_3b}, {"qwen3-0.6b", qwen3_06b},
-                 {"llama-3.1-8b", llama_31_8b}};
+                 {"qwen3.5-0.8b", qwen3_5_08b},      {"llama-3.1-8b", llama_31_8b}};
 
     for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
         assert_true(parse(f, cases[i].text));

@@ -50,6 +50,8 @@ static const struct {
 /* Weight gradient: written, then read, added to the accumulator, written: 16 bits each. */
 #define GRADIENT_BYTES 8
 #define BYTES_16BIT 2
+#define RULE_BYTES                                                                                 \
+    ((guint64)256 << 20) /* of the delta rule's workspace (exec/cuda/delta/delta.cu) */
 #define BYTES_FP32 4
 
 /* The parts of one layer's times. */
@@ -64,6 +66,7 @@ typedef struct {
     double adapter_bytes;     /* traffic of those, forward: inputs read, outputs read and written */
     double adapter_backward_bytes; /* for input gradients, and as much for their own */
     double attention_flops;        /* forward */
+    double rule_s;                 /* the delta rule's forward */
     double traffic_bytes;          /* element-wise, forward */
     double backward_bytes;         /* element-wise, backward */
     double output_flops;           /* part of one pass that only the output needs */
@@ -138,10 +141,11 @@ mlp_traffic(const RpModel *model, const Traffic *traffic, double times)
 /* Bytes that a block's element-wise kernels move per token. @missed: share of hidden states that is
  * not in the cache; @mlp: bytes of one expert */
 static double
-block_traffic(const RpModel *model, const Traffic *traffic, double missed, double mlp)
+block_traffic(const RpModel *model, const Traffic *traffic, double missed, double mlp,
+              gboolean delta)
 {
     double h = model->hidden;
-    double qk = (double)(model->heads + model->kv_heads) * model->head_dim;
+    double qk = delta ? 0 : (double)(model->heads + model->kv_heads) * model->head_dim;
     gboolean normed = rp_architectures[model->architecture].qk_norm;
 
     return missed * traffic->hidden * h + (normed ? traffic->normed : traffic->heads) * qk +
@@ -173,6 +177,21 @@ set_experts(const Context *context, Work *work)
     work->backward_bytes += tokens * rp_cost_experts_backward_bytes(model, !work->frozen);
 }
 
+/* Whether kernels of attention use tensor cores: PyTorch's do for every head. */
+static gboolean
+has_fast_attention(const Context *context)
+{
+    const guint head = context->model->head_dim;
+
+    return head == 64 || head == 128 || context->workload->kernels != RP_COST_KERNELS_OWN;
+}
+
+static double
+attention_rate(const Context *context)
+{
+    return has_fast_attention(context) ? context->rates.attention : context->rates.plain_attention;
+}
+
 /* Times of @layer from its @work. */
 static void
 set_times(const Context *context, const Work *work, RpLayer *layer)
@@ -186,9 +205,12 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
     double thin = work->adapter_flops / context->rates.matmul;
     double adapters = thin + work->adapter_bytes / context->rates.bandwidth;
     double adapters_backward = thin + work->adapter_backward_bytes / context->rates.bandwidth;
-    double attention = work->attention_flops / context->rates.attention;
+    double attention = work->attention_flops / attention_rate(context) + work->rule_s;
     double attention_backward =
-        BACKWARD_ATTENTION * work->attention_flops / context->rates.attention_backward;
+        BACKWARD_ATTENTION * work->attention_flops /
+            (has_fast_attention(context) ? context->rates.attention_backward
+                                         : context->rates.plain_attention_backward) +
+        RP_COST_RULE_BACKWARD * work->rule_s;
     double traffic = work->traffic_bytes / context->rates.bandwidth;
     double weights =
         (work->frozen ? 0 : weights_pass) + adapters_backward +
@@ -245,17 +267,27 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     guint64 kd = (guint64)model->kv_heads * model->head_dim;
     guint64 m = (guint64)model->intermediate * model->active_experts;
     guint64 routed = model->experts > 1 ? 2 * h * model->active_experts : 0;
+    const RpCostMixer mixer = rp_cost_mixer(model, index - 1);
+    const gboolean delta = mixer.rule_flops > 0;
+    /* beyond plain attention's */
+    const gint64 more = (gint64)(mixer.qkv + mixer.out) - (gint64)(2 * ad + 2 * kd);
     const RpCostWeights weights = set_weights(context, profile, index);
 
-    layer->activation_bytes = rp_cost_model_activation_bytes(model) * tokens;
+    layer->activation_bytes =
+        (guint64)((gint64)rp_cost_model_activation_bytes(model) + BYTES_16BIT * more) * tokens;
     /* the widest moment: input and residual, and either attention or MLP; backward the gradients of
      * those, and fp32 sums for q's gradient with two statistics a head */
     layer->forward_workspace_bytes =
-        BYTES_16BIT * tokens * (2 * h + MAX(2 * ad + 2 * kd, 3 * m + routed));
+        BYTES_16BIT * tokens *
+        (2 * h + MAX((guint64)((gint64)(2 * ad + 2 * kd) + more), 3 * m + routed));
     layer->backward_workspace_bytes =
-        tokens * (BYTES_16BIT * 2 * h +
-                  MAX(BYTES_16BIT * (2 * ad + 2 * kd) + BYTES_FP32 * (ad + 2 * model->heads),
-                      BYTES_16BIT * (3 * m + routed)));
+        tokens *
+        (BYTES_16BIT * 2 * h + MAX(BYTES_16BIT * (guint64)((gint64)(2 * ad + 2 * kd) + more) +
+                                       BYTES_FP32 * (ad + 2 * model->heads),
+                                   BYTES_16BIT * (3 * m + routed)));
+    if (delta) /* a pass's states, and gradients beside their values */
+        layer->backward_workspace_bytes +=
+            RULE_BYTES + (guint64)(BYTES_16BIT * (mixer.qkv + mixer.out)) * tokens;
 
     const RpCostKernels family = context->workload->kernels;
     const gboolean own = family == RP_COST_KERNELS_OWN;
@@ -270,17 +302,26 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     Work work = {
         .rate = context->workload->fp8 ? context->rates.fp8 : context->rates.matmul,
         .weights_rate = context->workload->fp8 ? context->rates.fp8 : context->rates.weights,
-        .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s),
+        .matmul_flops = rp_cost_model_matmul_flops(model, context->b, context->s) +
+                        2.0 * (double)h * (double)more * (double)tokens,
         .matmul_bytes = (double)layer->parameter_bytes + (double)layer->activation_bytes,
         .adapter_flops = 2.0 * weights.adapter_elements * (double)tokens,
         .adapter_bytes =
             own ? BYTES_16BIT * tokens * (weights.adapter_in + 2 * weights.adapter_out) : 0,
         .adapter_backward_bytes =
             own ? BYTES_16BIT * tokens * (2 * weights.adapter_in + weights.adapter_out) : 0,
-        .attention_flops = rp_cost_model_attention_flops(
-            model, index - 1, context->b * context->s / context->attended, context->attended),
-        .traffic_bytes = block_traffic(model, forward, missed, forward_mlp) * (double)tokens,
-        .backward_bytes = block_traffic(model, backward, missed, backward_mlp) * (double)tokens,
+        .attention_flops =
+            delta ? 0
+                  : rp_cost_model_attention_flops(model, index - 1,
+                                                  context->b * context->s / context->attended,
+                                                  context->attended),
+        .rule_s = mixer.rule_flops * (double)tokens / context->rates.rule,
+        .traffic_bytes =
+            (block_traffic(model, forward, missed, forward_mlp, delta) + mixer.forward_bytes) *
+            (double)tokens,
+        .backward_bytes =
+            (block_traffic(model, backward, missed, backward_mlp, delta) + mixer.backward_bytes) *
+            (double)tokens,
         .output_flops = own ? 2.0 * (double)(tokens * h * m) : 0,
         .output_bytes =
             own ? (RP_COST_RESIDUAL_BYTES * (double)h + forward->mlp * (double)m) * (double)tokens
@@ -304,7 +345,9 @@ fill_block(const Context *context, RpProfile *profile, guint index)
             &(RpCostSaved){.tokens = (double)tokens,
                            .flop_ns = 1e9 / work.rate,
                            .byte_ns = 1e9 / context->rates.bandwidth,
-                           .attention_ns = 1e9 * work.attention_flops / context->rates.attention,
+                           .attention_ns =
+                               1e9 * (work.attention_flops / attention_rate(context) + work.rule_s),
+                           .mixer = mixer,
                            .norm_bytes = forward->norm,
                            .heads_bytes = rp_architectures[model->architecture].qk_norm
                                               ? forward->normed

@@ -29,6 +29,13 @@
 #define SLOW_MEMORY 0.85
 #define FAST_MEMORY 0.93
 
+/* FLOP of a processor in a clock, and the shares that kernels without tensor cores reach on an H200: the delta rule's, and
+ * attention's of other heads than of 64 and 128 (docs/lab/kernels.md). */
+#define VECTOR_FLOPS 256.0
+#define RULE_EFFICIENCY 0.139
+#define PLAIN_ATTENTION_EFFICIENCY 0.0137
+#define PLAIN_BACKWARD_EFFICIENCY 0.0086
+
 /* Share of fp8's peak, measured on an H200 at warm clocks: 1,188 to 1,233 of 1,979 TFLOP/s. */
 #define FP8_EFFICIENCY 0.61
 /* Fast accumulation there is 1.037 to 1.111 times as fast, in the mean of four shapes (docs/fp8.md). */
@@ -43,6 +50,21 @@ scale(double measured, double limit, double instructions, double rest, RpCostEst
     const double rest_s = (1 / measured - 1 / limit) * rest;
 
     return 1 / (estimate == RP_COST_SLOW ? bound_s + rest_s : fmax(bound_s, rest_s));
+}
+
+/* FLOP/s of fp32 multiply-adds. */
+static double
+vector_rate(const RpGpu *gpu)
+{
+    return gpu->processors * gpu->clock_ghz * 1e9 * VECTOR_FLOPS;
+}
+
+static void
+set_plain_rates(const RpGpu *gpu, RpCostRates *rates)
+{
+    rates->rule = vector_rate(gpu) * RULE_EFFICIENCY;
+    rates->plain_attention = vector_rate(gpu) * PLAIN_ATTENTION_EFFICIENCY;
+    rates->plain_attention_backward = vector_rate(gpu) * PLAIN_BACKWARD_EFFICIENCY;
 }
 
 /* Bytes/s of device memory. */
@@ -111,9 +133,12 @@ rp_cost_rates(const RpGpu *gpu, RpCostKernels kernels, gboolean half_sums, gbool
     const double instructions =
         1e12 * (half_sums ? gpu->fp16_accumulate_tflops : gpu->fp32_accumulate_tflops);
 
-    if (own && gpu->scaled)
-        return scaled_rates(gpu, instructions, estimate);
-    return fitted_rates(gpu, instructions, own, fast_fp8 && !gpu->foreign);
+    RpCostRates rates = own && gpu->scaled
+                            ? scaled_rates(gpu, instructions, estimate)
+                            : fitted_rates(gpu, instructions, own, fast_fp8 && !gpu->foreign);
+
+    set_plain_rates(gpu, &rates);
+    return rates;
 }
 
 gint64
@@ -124,7 +149,8 @@ rp_cost_model_hop_ns(const RpGpu *gpu, guint64 bytes)
     return llround((double)bytes / gb_per_s); /* bytes over GB/s is ns */
 }
 
-#define BYTES 2 /* an element's */
+#define BYTES 2               /* an element's */
+#define RP_COST_RULE_CHUNK 64 /* tokens that see each other at once */
 
 RpCostExperts
 rp_cost_experts(const RpModel *model, double tokens)
@@ -175,6 +201,38 @@ rp_cost_experts_backward_bytes(const RpModel *model, gboolean trained)
     const double gathered = BYTES * 2 * h * k * (trained ? 2 : 1);
 
     return router + gathered + BYTES * h * (k + 1) + biases;
+}
+
+/*
+ * DeltaNet. Forward: the convolution 4 bytes for each of its columns, the gated norm 6 for each of its values. Backward:
+ * both anew, and 6 and 10 for their gradients. Gated attention: q is copied and its output gated, 10; backward both
+ * anew, and 14 for their gradients. Plain attention's norm and rope of heads are counted elsewhere.
+ */
+RpCostMixer
+rp_cost_mixer(const RpModel *model, guint block)
+{
+    const double ad = (double)model->heads * model->head_dim;
+    const double kd = (double)model->kv_heads * model->head_dim;
+    const double columns = (double)rp_model_delta_columns(model);
+    const double values = (double)model->delta_value_heads * model->delta_value_dim;
+    const double key = model->delta_key_dim, value = model->delta_value_dim;
+
+    if (!rp_model_block_is_delta(model, block)) {
+        const double gates = rp_architectures[model->architecture].gated_attention ? ad : 0;
+
+        return (RpCostMixer){.qkv = ad + 2 * kd + gates,
+                             .out = ad,
+                             .forward_bytes = 10 * gates,
+                             .backward_bytes = 24 * gates};
+    }
+    return (RpCostMixer){
+        .qkv = columns + values + 2.0 * model->delta_value_heads,
+        .out = values,
+        .forward_bytes = 4 * columns + 6 * values,
+        .backward_bytes = 10 * columns + 16 * values,
+        .rule_flops =
+            2.0 * model->delta_value_heads * (3 * key * value + RP_COST_RULE_CHUNK * (key + value)),
+    };
 }
 
 #define LOOK_BYTES 2  /* at an element of 16 bits */
@@ -232,8 +290,10 @@ void
 rp_cost_saved(const RpModel *model, const RpCostSaved *cost, RpLayer *layer)
 {
     const double h = model->hidden;
-    const double ad = (double)model->heads * model->head_dim;
-    const double kd = (double)model->kv_heads * model->head_dim;
+    const RpCostMixer *mixer = &cost->mixer;
+    const gboolean attends = mixer->rule_flops == 0;
+    const double heads = attends ? (double)model->heads : 0;
+    const double turned = attends ? (heads + (double)model->kv_heads) * (double)model->head_dim : 0;
     const double m = model->experts > 1 ? 0 : model->intermediate;
     /* each for one token */
     const struct {
@@ -241,10 +301,10 @@ rp_cost_saved(const RpModel *model, const RpCostSaved *cost, RpLayer *layer)
         double weights; /* elements in the matmuls that make them */
         double traffic; /* element-wise bytes before these */
     } groups[RP_N_SAVED_GROUPS] = {
-        [RP_SAVED_ATTENTION] = {BYTES_16BIT * ad + BYTES_FP32 * model->heads, 0,
-                                cost->heads_bytes * (ad + kd)},
-        [RP_SAVED_QKV] = {BYTES_16BIT * (ad + 2 * kd), h * (ad + 2 * kd), cost->norm_bytes * h},
-        [RP_SAVED_RESIDUAL] = {BYTES_16BIT * h, h * ad, RP_COST_RESIDUAL_BYTES * h},
+        [RP_SAVED_ATTENTION] = {BYTES_16BIT * mixer->out + BYTES_FP32 * heads, 0,
+                                cost->heads_bytes * turned},
+        [RP_SAVED_QKV] = {BYTES_16BIT * mixer->qkv, h * mixer->qkv, cost->norm_bytes * h},
+        [RP_SAVED_RESIDUAL] = {BYTES_16BIT * h, h * mixer->out, RP_COST_RESIDUAL_BYTES * h},
         [RP_SAVED_MLP] = {BYTES_16BIT * 2 * m, 2 * h * m, m > 0 ? cost->norm_bytes * h : 0},
     };
 

@@ -27,7 +27,10 @@ typedef struct {
     double grouped_weights;    /* the same of their weights' gradients */
     double attention;          /* FLOP/s, forward */
     double attention_backward; /* FLOP/s, five products counted */
-    double bandwidth;          /* bytes/s of device memory */
+    double rule;               /* FLOP/s of the delta rule, without tensor cores; so the next two */
+    double plain_attention;    /* attention of other heads than of 64 and 128 */
+    double plain_attention_backward; /* the same, five products counted */
+    double bandwidth;                /* bytes/s of device memory */
     double
         cached_bytes; /* bytes that one kernel writes and the next reads from the cache; 0: none */
 } RpCostRates;
@@ -97,6 +100,25 @@ double rp_cost_fp8_forward_bytes(const RpModel *model);
 double rp_cost_fp8_backward_bytes(const RpModel *model, gboolean trained);
 
 /*
+ * What a block has before its MLP: attention, perhaps with gates, or gated DeltaNet. Elements are of a token.
+ *
+ *   attention   qkv: q, gates, k, v            out: its output
+ *   DeltaNet    qkv: q, k, v, z, b, a          out: the delta rule's
+ */
+typedef struct {
+    double qkv,
+        out; /* outputs of the first linear layers; the input of the last is as large as out */
+    double forward_bytes,
+        backward_bytes; /* that element-wise kernels move beyond those of plain attention */
+    double rule_flops;  /* the delta rule's, forward; 0 of attention */
+} RpCostMixer;
+
+RpCostMixer rp_cost_mixer(const RpModel *model, guint block);
+
+/* The delta rule's backward makes its states anew, goes through them in reverse, and makes the gradients. */
+#define RP_COST_RULE_BACKWARD 3.7
+
+/*
  * Recompute time that a block spends on each group of tensors that its forward may save
  * (core/profile/profile.h).
  *
@@ -120,6 +142,7 @@ typedef struct {
     double norm_bytes;   /* that a norm moves of h, a token */
     double heads_bytes;  /* the same of q's and k's norm and rope */
     gboolean tiles;      /* the MLP may go in tiles */
+    RpCostMixer mixer;
 } RpCostSaved;
 
 /* Sets @layer's saved tensors: bytes without gaps between them, and times; @layer has its other times. */
