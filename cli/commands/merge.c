@@ -155,8 +155,8 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     RpProgress progress = rp_progress_begin("merging parameters", 0);
     const gboolean packs = args->run.base_choice > RP_RUN_BASE_16_BITS;
     RpMergeOptions options = {.max_shard_bytes = packs ? 0 : RP_CLI_SHARD_BYTES,
-                                    .progress = rp_progress_counted,
-                                    .user_data = &progress};
+                              .progress = rp_progress_counted,
+                              .user_data = &progress};
     g_autofree char *base = rp_model_path(words[0]);
     g_auto(Merging) merging = {0};
 

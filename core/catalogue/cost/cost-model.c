@@ -183,13 +183,32 @@ has_fast_attention(const Context *context)
 {
     const guint head = context->model->head_dim;
 
-    return head == 64 || head == 128 || context->workload->kernels != RP_COST_KERNELS_OWN;
+    return head == 64 || head == 128 || head == 256 ||
+           context->workload->kernels != RP_COST_KERNELS_OWN;
+}
+
+/* Share of the rate of heads of 128, measured on an H200 with 2,048 tokens (docs/lab/kernels.md). */
+static double
+attention_share(const Context *context, double of_256)
+{
+    return context->model->head_dim == 256 && context->workload->kernels == RP_COST_KERNELS_OWN
+               ? of_256
+               : 1;
 }
 
 static double
 attention_rate(const Context *context)
 {
-    return has_fast_attention(context) ? context->rates.attention : context->rates.plain_attention;
+    return has_fast_attention(context) ? attention_share(context, 0.91) * context->rates.attention
+                                       : context->rates.plain_attention;
+}
+
+static double
+attention_backward_rate(const Context *context)
+{
+    return has_fast_attention(context)
+               ? attention_share(context, 0.79) * context->rates.attention_backward
+               : context->rates.plain_attention_backward;
 }
 
 /* Times of @layer from its @work. */
@@ -207,9 +226,7 @@ set_times(const Context *context, const Work *work, RpLayer *layer)
     double adapters_backward = thin + work->adapter_backward_bytes / context->rates.bandwidth;
     double attention = work->attention_flops / attention_rate(context) + work->rule_s;
     double attention_backward =
-        BACKWARD_ATTENTION * work->attention_flops /
-            (has_fast_attention(context) ? context->rates.attention_backward
-                                         : context->rates.plain_attention_backward) +
+        BACKWARD_ATTENTION * work->attention_flops / attention_backward_rate(context) +
         RP_COST_RULE_BACKWARD * work->rule_s;
     double traffic = work->traffic_bytes / context->rates.bandwidth;
     double weights =

@@ -30,7 +30,7 @@
 #define FAST_MEMORY 0.93
 
 /* FLOP of a processor in a clock, and the shares that kernels without tensor cores reach on an H200: the delta rule's, and
- * attention's of other heads than of 64 and 128 (docs/lab/kernels.md). */
+ * attention's of other heads than of 64, 128 and 256 (docs/lab/kernels.md). */
 #define VECTOR_FLOPS 256.0
 #define RULE_EFFICIENCY 0.139
 #define PLAIN_ATTENTION_EFFICIENCY 0.0137

@@ -28,7 +28,7 @@ typedef struct {
     double attention;          /* FLOP/s, forward */
     double attention_backward; /* FLOP/s, five products counted */
     double rule;               /* FLOP/s of the delta rule, without tensor cores; so the next two */
-    double plain_attention;    /* attention of other heads than of 64 and 128 */
+    double plain_attention;    /* attention of other heads than of 64, 128 and 256 */
     double plain_attention_backward; /* the same, five products counted */
     double bandwidth;                /* bytes/s of device memory */
     double
