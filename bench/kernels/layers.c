@@ -176,9 +176,15 @@ RUN(rmsnorm_backward, RpRmsnormArgs, rmsnorm_args(bench, entry->m, entry->n, ent
 static void
 rope(const Bench *bench, const Entry *entry)
 {
-    bench->kernels->rope_forward(
-        bench->stream, &(RpRopeArgs){RP_DTYPE_BF16, T, HEADS, D, bench->positions, bench->table[0],
-                                     bench->table[1], 0, bench->big[0], bench->big[1]});
+    bench->kernels->rope_forward(bench->stream, &(RpRopeArgs){.dtype = RP_DTYPE_BF16,
+                                                              .tokens = T,
+                                                              .heads = HEADS,
+                                                              .head_size = D,
+                                                              .positions = bench->positions,
+                                                              .cosines = bench->table[0],
+                                                              .sines = bench->table[1],
+                                                              .x = bench->big[0],
+                                                              .y = bench->big[1]});
 }
 
 static RpNormRopeArgs
