@@ -1,20 +1,22 @@
 /*
- * The gated delta rule in chunks of 64 tokens: formulas in exec/kernels/delta-args.h. fp32 products and sums; sums of g
- * in double. Key heads go in passes, with all value heads that have them, so that the workspace stays small; the launches
- * of a pass (c: chunks, H: its value heads, s: slices of 32 columns of Dv):
+ * The gated delta rule in chunks of 64 tokens: formulas in exec/kernels/delta-args.h. Sums and states are fp32, sums of g
+ * double. Products are those of tensor cores, as exact as of fp32 (product.cuh). Key heads go in passes, with all value
+ * heads that have them, so that the workspace stays small; the launches of a pass (c: chunks, H: its value heads, s:
+ * slices of 32 columns of Dv):
  *
  *   prepare    c x H       P, and 1 / (1 + A)                         [T,H,64] each
  *   states     B x H x s   u and out; backward: u, and the states S before each chunk but a sequence's first
  *   reverse    B x H x s   backward: dR, the right side's gradient, d_v; dS of the same states
  *   finish     c x keys    backward: dq, dk, db, da, and partial sums of d_log and d_bias
  *
- * Blocks of 256 threads: a warp has every eighth row, a lane a column, or those 32 further. States stand at the 64 tokens
+ * Blocks of 256 threads; a warp has a tile of 16 rows. States stand at the 64 tokens
  * in which their chunk begins: no two chunks but a sequence's first begin in the same. No atomics: partial sums of chunks
  * are added in order.
  *
  * rule.cuh has the parts of chunks, finish.cuh the last kernel. Oracle: exec/host/delta.c
  */
 #include "exec/cuda/delta/finish.cuh"
+#include "exec/cuda/delta/product.cuh"
 
 /* ---- P, and 1 / (1 + A) ---- */
 
@@ -53,6 +55,7 @@ __launch_bounds__(DELTA_THREADS) prepare_kernel(const Rule<T> rule)
     const size_t head = rule.first_key * group + blockIdx.y;
     const Piece piece = find_piece(rule.args, blockIdx.x);
     const int j = threadIdx.x % CHUNK;
+    float query[4][4] = {}, pair[4][4] = {};
 
     if (piece.n == 0)
         return;
@@ -60,23 +63,18 @@ __launch_bounds__(DELTA_THREADS) prepare_kernel(const Rule<T> rule)
     load_queries_of(rule, piece, key_of(rule, head), q, NULL);
     load_keys_of(rule, piece, key_of(rule, head), k, NULL);
     __syncthreads();
-    for (int i = threadIdx.x / CHUNK; i < CHUNK; i += DELTA_THREADS / CHUNK) {
-        const size_t at = ((piece.first + i) * rule.heads + blockIdx.y) * CHUNK + j;
-        float query = 0, pair = 0;
+    multiply<false, true>(q + tile_row() * KEY_STRIDE, KEY_STRIDE, k + tile_half() * 32 * KEY_STRIDE,
+                             KEY_STRIDE, depth_of(rule), query);
+    multiply<false, true>(k + tile_row() * KEY_STRIDE, KEY_STRIDE, k + tile_half() * 32 * KEY_STRIDE,
+                             KEY_STRIDE, depth_of(rule), pair);
+#pragma unroll
+    for (int e = 0; e < 16; e++) {
+        const int i = tile_row() + row_within(e), at = tile_half() * 32 + column_within(e);
+        const float decay = at <= i && i < piece.n ? expf((float)(gates.c[i] - gates.c[at])) : 0.0f;
 
-        if (j <= i && i < piece.n) {
-            const float decay = expf((float)(gates.c[i] - gates.c[j]));
-
-            for (int d = 0; d < (int)rule.args.key_dim; d++) {
-                query = fmaf(q[i * KEY_STRIDE + d], k[j * KEY_STRIDE + d], query);
-                pair = fmaf(k[i * KEY_STRIDE + d], k[j * KEY_STRIDE + d], pair);
-            }
-            query *= decay;
-            pair *= j < i ? gates.beta[i] * decay : 0.0f;
-        }
-        pairs[i * PAIR_STRIDE + j] = pair;
+        pairs[i * PAIR_STRIDE + at] = at < i ? pair[e / 4][e % 4] * gates.beta[i] * decay : 0.0f;
         if (i < piece.n)
-            rule.pairs[at] = query;
+            rule.pairs[((piece.first + i) * rule.heads + blockIdx.y) * CHUNK + at] = query[e / 4][e % 4] * decay;
     }
     __syncthreads();
     invert(pairs, inverse);
@@ -86,7 +84,7 @@ __launch_bounds__(DELTA_THREADS) prepare_kernel(const Rule<T> rule)
             inverse[i * PAIR_STRIDE + j];
 }
 
-/* ---- products in shared memory: a thread has ROWS rows and one column ---- */
+/* ---- states ---- */
 
 /* P or 1 / (1 + A), [64,PAIR_STRIDE]; zeros behind the last token */
 template <typename T>
@@ -100,49 +98,9 @@ load_pairs(const Rule<T> &rule, const Piece &piece, const float *source, float *
             i < piece.n ? source[((piece.first + i) * rule.heads + blockIdx.y) * CHUNK + j] : 0.0f;
 }
 
-/* sums[r] += sum_k a[row,k] b[k,column]; @b: [.,32] */
-__device__ __forceinline__ void
-multiply(const float *a, int stride, const float *b, int n, float sums[ROWS])
-{
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-
-    for (int k = 0; k < n; k += 4) {
-        float values[4];
-
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            values[i] = b[(k + i) * COLUMNS + lane];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const float4 x = *(const float4 *)(a + (warp + r * WARPS) * stride + k);
-
-            sums[r] = fmaf(x.x, values[0], sums[r]);
-            sums[r] = fmaf(x.y, values[1], sums[r]);
-            sums[r] = fmaf(x.z, values[2], sums[r]);
-            sums[r] = fmaf(x.w, values[3], sums[r]);
-        }
-    }
-}
-
-/* sums[r] += sum_k a[k,row] b[k,column], over the chunk's tokens */
-template <int N>
-__device__ __forceinline__ void
-multiply_transposed(const float *a, int stride, const float *b, float sums[N])
-{
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-
-    for (int k = 0; k < CHUNK; k++) {
-        const float value = b[k * COLUMNS + lane];
-
-#pragma unroll
-        for (int r = 0; r < N; r++)
-            sums[r] = fmaf(a[k * stride + warp + r * WARPS], value, sums[r]);
-    }
-}
-
-#define STATE_ROWS (MOST_DIM / WARPS) /* of a warp */
+#define SLICE (COLUMNS + 8) /* floats from a row of a slice to the next: four rows in different banks */
 #define SCAN_FLOATS                                                                                \
-    (MOST_DIM * COLUMNS + CHUNK * KEY_STRIDE + CHUNK * PAIR_STRIDE + 2 * CHUNK * COLUMNS)
+    (MOST_DIM * SLICE + CHUNK * KEY_STRIDE + CHUNK * PAIR_STRIDE + 2 * CHUNK * SLICE)
 
 /* Where a pass keeps the state before the chunk that begins at @first. */
 template <typename T>
@@ -161,8 +119,71 @@ store_state(const Rule<T> &rule, const float *state, float *target)
 
     for (int d = threadIdx.x / 32; d < (int)rule.args.key_dim && column < rule.args.value_dim;
          d += WARPS)
-        target[d * rule.args.value_dim + column] = state[d * COLUMNS + threadIdx.x % 32];
+        target[d * rule.args.value_dim + column] = state[d * SLICE + threadIdx.x % 32];
 }
+
+/* A warp's 16 x 16 of a product [64,32]: rows of @a, columns of the slice @b. */
+template <bool A_ACROSS>
+__device__ __forceinline__ void
+multiply_slice(const float *a, int stride, const float *b, int n, float (&c)[2][4])
+{
+    multiply<A_ACROSS, false>(A_ACROSS ? a + tile_row() : a + tile_row() * stride, stride,
+                                 b + tile_half() * 16, SLICE, n, c);
+}
+
+/* A warp's 16 x 32 of a state's addition, the sum over a chunk's tokens. */
+__device__ __forceinline__ void
+multiply_state(const float *keys, const float *b, float (&c)[4][4])
+{
+    multiply<true, false>(keys + threadIdx.x / 32 * 16, KEY_STRIDE, b, SLICE, CHUNK, c);
+}
+
+/* state = all state + c */
+__device__ __forceinline__ void
+add_to_state(float *state, float all, const float (&c)[4][4])
+{
+#pragma unroll
+    for (int e = 0; e < 16; e++) {
+        float *const s = state + ((int)threadIdx.x / 32 * 16 + row_within(e)) * SLICE + column_within(e);
+
+        *s = fmaf(all, *s, c[e / 4][e % 4]);
+    }
+}
+
+/* What kernels of states have: a thread's eight elements of [64,32] are in rows row(e), columns column(e). */
+template <typename T> struct Scan {
+    float *state, *keys, *pairs, *x, *u; /* in shared memory: [Dk,32], q or k, P or its like, slices [64,32] */
+    size_t head, column, values, begin, end;
+    size_t Dv;
+
+    __device__ __forceinline__ Scan(const Rule<T> &rule, float *shared)
+        : state(shared), keys(state + MOST_DIM * SLICE), pairs(keys + CHUNK * KEY_STRIDE),
+          x(pairs + CHUNK * PAIR_STRIDE), u(x + CHUNK * SLICE),
+          head(rule.first_key * (rule.args.value_heads / rule.args.key_heads) + blockIdx.y),
+          column((size_t)blockIdx.z * COLUMNS), begin((size_t)rule.args.starts[blockIdx.x]),
+          end((size_t)rule.args.starts[blockIdx.x + 1]), Dv(rule.args.value_dim)
+    {
+        values = 2 * rule.args.key_heads * rule.args.key_dim + head * Dv + column;
+        for (int i = threadIdx.x; i < MOST_DIM * SLICE; i += DELTA_THREADS)
+            state[i] = 0;
+    }
+    static __device__ __forceinline__ int row(int e)
+    {
+        return tile_row() + row_within(e);
+    }
+    static __device__ __forceinline__ int in_slice(int e)
+    {
+        return tile_half() * 16 + column_within(e);
+    }
+    static __device__ __forceinline__ int at(int e)
+    {
+        return row(e) * SLICE + in_slice(e);
+    }
+    __device__ __forceinline__ bool has(const Piece &piece, int e) const
+    {
+        return row(e) < piece.n && column + (size_t)in_slice(e) < Dv;
+    }
+};
 
 template <typename T>
 static __global__ void
@@ -170,91 +191,75 @@ __launch_bounds__(DELTA_THREADS) states_kernel(const Rule<T> rule)
 {
     extern __shared__ float4 shared4[];
     __shared__ Gates gates;
-    float *const state = (float *)shared4, *const keys = state + MOST_DIM * COLUMNS;
-    float *const pairs = keys + CHUNK * KEY_STRIDE, *const x = pairs + CHUNK * PAIR_STRIDE;
-    float *const u = x + CHUNK * COLUMNS;
     const RpDeltaArgs &args = rule.args;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int D = (int)((args.key_dim + 3) / 4 * 4);
-    const size_t head = rule.first_key * (args.value_heads / args.key_heads) + blockIdx.y;
-    const size_t column = (size_t)blockIdx.z * COLUMNS + lane, Dv = args.value_dim;
-    const size_t values = 2 * args.key_heads * args.key_dim + head * Dv + column;
-    const size_t begin = (size_t)args.starts[blockIdx.x], end = (size_t)args.starts[blockIdx.x + 1];
-    const bool here = column < Dv;
+    const Scan<T> of(rule, (float *)shared4);
+    const size_t Dv = of.Dv, key = key_of(rule, of.head);
+    const int D = depth_of(rule);
 
-    for (int i = threadIdx.x; i < MOST_DIM * COLUMNS; i += DELTA_THREADS)
-        state[i] = 0;
-    for (size_t first = begin; first < end; first += CHUNK) {
-        const Piece piece = {first, (int)min((size_t)CHUNK, end - first), first == begin,
-                             first + CHUNK >= end};
-        float sums[ROWS] = {};
+    for (size_t first = of.begin; first < of.end; first += CHUNK) {
+        const Piece piece = {first, (int)min((size_t)CHUNK, of.end - first), first == of.begin,
+                             first + CHUNK >= of.end};
+        float sums[2][4] = {}, made[2][4] = {};
 
-        load_gates(rule, head, piece, &gates);
-        load_keys_of(rule, piece, key_of(rule, head), keys, NULL);
-        load_pairs(rule, piece, rule.inverse, pairs);
+        load_gates(rule, of.head, piece, &gates);
+        load_keys_of(rule, piece, key, of.keys, NULL);
+        load_pairs(rule, piece, rule.inverse, of.pairs);
         __syncthreads();
-        multiply(keys, KEY_STRIDE, state, D, sums);
+        multiply_slice<false>(of.keys, KEY_STRIDE, of.state, D, sums);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int i = warp + r * WARPS;
-            const float v = i < piece.n && here
-                                ? to_float(((const T *)args.qkv)[(first + i) * rule.columns + values])
+        for (int e = 0; e < ROWS; e++) {
+            const int i = of.row(e);
+            const float v = of.has(piece, e)
+                                ? to_float(((const T *)args.qkv)[(first + i) * rule.columns + of.values +
+                                                                 of.in_slice(e)])
                                 : 0.0f;
 
-            x[i * COLUMNS + lane] = gates.beta[i] * (v - gates.before[i] * sums[r]);
-            sums[r] = 0;
+            of.x[of.at(e)] = gates.beta[i] * (v - gates.before[i] * sums[e / 4][e % 4]);
         }
         __syncthreads();
-        multiply(pairs, PAIR_STRIDE, x, CHUNK, sums);
+        multiply_slice<false>(of.pairs, PAIR_STRIDE, of.x, CHUNK, made);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int i = warp + r * WARPS;
-
-            u[i * COLUMNS + lane] = sums[r];
-            if (rule.trains && i < piece.n && here)
-                rule.u[((first + i) * rule.heads + blockIdx.y) * Dv + column] = sums[r];
-            sums[r] = 0;
+        for (int e = 0; e < ROWS; e++) {
+            of.u[of.at(e)] = made[e / 4][e % 4];
+            if (rule.trains && of.has(piece, e))
+                rule.u[((first + of.row(e)) * rule.heads + blockIdx.y) * Dv + of.column + of.in_slice(e)] =
+                    made[e / 4][e % 4];
         }
         __syncthreads();
         if (!rule.trains) {
-            load_queries_of(rule, piece, key_of(rule, head), keys, NULL);
-            load_pairs(rule, piece, rule.pairs, pairs);
-            __syncthreads();
-            multiply(keys, KEY_STRIDE, state, D, sums);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                sums[r] *= gates.before[warp + r * WARPS];
-            multiply(pairs, PAIR_STRIDE, u, CHUNK, sums);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const int i = warp + r * WARPS;
+            float out[2][4] = {};
 
-                if (i < piece.n && here)
-                    ((T *)args.out)[((first + i) * args.value_heads + head) * Dv + column] =
-                        from_float<T>(sums[r]);
-            }
+            load_queries_of(rule, piece, key, of.keys, NULL);
+            load_pairs(rule, piece, rule.pairs, of.pairs);
+            __syncthreads();
+            multiply_slice<false>(of.keys, KEY_STRIDE, of.state, D, out);
+#pragma unroll
+            for (int e = 0; e < ROWS; e++)
+                out[e / 4][e % 4] *= gates.before[of.row(e)];
+            multiply_slice<false>(of.pairs, PAIR_STRIDE, of.u, CHUNK, out);
+#pragma unroll
+            for (int e = 0; e < ROWS; e++)
+                if (of.has(piece, e))
+                    ((T *)args.out)[((first + of.row(e)) * args.value_heads + of.head) * Dv + of.column +
+                                    of.in_slice(e)] = from_float<T>(out[e / 4][e % 4]);
             __syncthreads();
             if (!piece.ends)
-                load_keys_of(rule, piece, key_of(rule, head), keys, NULL);
+                load_keys_of(rule, piece, key, of.keys, NULL);
         }
         if (piece.ends)
             break;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            u[(warp + r * WARPS) * COLUMNS + lane] *= gates.left[warp + r * WARPS];
+        for (int e = 0; e < ROWS; e++)
+            of.u[of.at(e)] *= gates.left[of.row(e)];
         __syncthreads();
 
-        float next[STATE_ROWS] = {};
+        float next[4][4] = {};
 
-        multiply_transposed<STATE_ROWS>(keys, KEY_STRIDE, u, next);
-#pragma unroll
-        for (int r = 0; r < STATE_ROWS; r++) {
-            float *const s = state + (warp + r * WARPS) * COLUMNS + lane;
-
-            *s = fmaf(gates.all, *s, next[r]);
-        }
+        multiply_state(of.keys, of.u, next);
+        add_to_state(of.state, gates.all, next);
+        __syncthreads();
         if (rule.trains)
-            store_state(rule, state, rule.states + state_place(rule, first + CHUNK));
+            store_state(rule, of.state, rule.states + state_place(rule, first + CHUNK));
     }
 }
 
@@ -264,82 +269,65 @@ __launch_bounds__(DELTA_THREADS) reverse_kernel(const Rule<T> rule)
 {
     extern __shared__ float4 shared4[];
     __shared__ Gates gates;
-    float *const state = (float *)shared4, *const keys = state + MOST_DIM * COLUMNS;
-    float *const pairs = keys + CHUNK * KEY_STRIDE, *const x = pairs + CHUNK * PAIR_STRIDE;
-    float *const u = x + CHUNK * COLUMNS;
     const RpDeltaArgs &args = rule.args;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int D = (int)((args.key_dim + 3) / 4 * 4);
-    const size_t head = rule.first_key * (args.value_heads / args.key_heads) + blockIdx.y;
-    const size_t column = (size_t)blockIdx.z * COLUMNS + lane, Dv = args.value_dim;
-    const size_t values = 2 * args.key_heads * args.key_dim + head * Dv + column;
-    const size_t begin = (size_t)args.starts[blockIdx.x], end = (size_t)args.starts[blockIdx.x + 1];
-    const size_t chunks = (end - begin + CHUNK - 1) / CHUNK;
-    const bool here = column < Dv;
+    const Scan<T> of(rule, (float *)shared4);
+    const size_t Dv = of.Dv, key = key_of(rule, of.head);
+    const size_t chunks = (of.end - of.begin + CHUNK - 1) / CHUNK;
+    const int D = depth_of(rule);
 
-    for (int i = threadIdx.x; i < MOST_DIM * COLUMNS; i += DELTA_THREADS)
-        state[i] = 0;
     for (size_t c = chunks; c-- > 0;) {
-        const size_t first = begin + c * CHUNK;
-        const Piece piece = {first, (int)min((size_t)CHUNK, end - first), c == 0, c + 1 == chunks};
-        float sums[ROWS] = {}, next[STATE_ROWS] = {};
+        const size_t first = of.begin + c * CHUNK;
+        const Piece piece = {first, (int)min((size_t)CHUNK, of.end - first), c == 0, c + 1 == chunks};
+        float sums[2][4] = {}, right[2][4] = {}, next[4][4] = {};
 
-        load_gates(rule, head, piece, &gates);
-        load_keys_of(rule, piece, key_of(rule, head), keys, NULL);
-        load_pairs(rule, piece, rule.pairs, pairs);
+        load_gates(rule, of.head, piece, &gates);
+        load_keys_of(rule, piece, key, of.keys, NULL);
+        load_pairs(rule, piece, rule.pairs, of.pairs);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int i = warp + r * WARPS;
-
-            x[i * COLUMNS + lane] =
-                i < piece.n && here
-                    ? to_float(((const T *)args.d_out)[((first + i) * args.value_heads + head) * Dv +
-                                                       column])
+        for (int e = 0; e < ROWS; e++)
+            of.x[of.at(e)] =
+                of.has(piece, e)
+                    ? to_float(((const T *)args.d_out)[((first + of.row(e)) * args.value_heads + of.head) * Dv +
+                                                       of.column + of.in_slice(e)])
                     : 0.0f;
-        }
         __syncthreads();
-        multiply(keys, KEY_STRIDE, state, D, sums);
+        multiply_slice<false>(of.keys, KEY_STRIDE, of.state, D, sums);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            sums[r] *= gates.left[warp + r * WARPS];
-        multiply_transposed<ROWS>(pairs, PAIR_STRIDE, x, sums);
+        for (int e = 0; e < ROWS; e++)
+            sums[e / 4][e % 4] *= gates.left[of.row(e)];
+        multiply_slice<true>(of.pairs, PAIR_STRIDE, of.x, CHUNK, sums);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            u[(warp + r * WARPS) * COLUMNS + lane] = sums[r];
-            sums[r] = 0;
-        }
+        for (int e = 0; e < ROWS; e++)
+            of.u[of.at(e)] = sums[e / 4][e % 4];
         __syncthreads();
-        load_pairs(rule, piece, rule.inverse, pairs);
+        load_pairs(rule, piece, rule.inverse, of.pairs);
         __syncthreads();
-        multiply_transposed<ROWS>(pairs, PAIR_STRIDE, u, sums);
+        multiply_slice<true>(of.pairs, PAIR_STRIDE, of.u, CHUNK, right);
         __syncthreads();
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int i = warp + r * WARPS;
+        for (int e = 0; e < ROWS; e++) {
+            const int i = of.row(e);
+            const float value = right[e / 4][e % 4];
 
-            if (i < piece.n && here) {
-                rule.right[((first + i) * rule.heads + blockIdx.y) * Dv + column] = sums[r];
-                ((T *)args.d_qkv)[(first + i) * rule.columns + values] =
-                    from_float<T>(gates.beta[i] * sums[r]);
+            if (of.has(piece, e)) {
+                rule.right[((first + i) * rule.heads + blockIdx.y) * Dv + of.column + of.in_slice(e)] = value;
+                ((T *)args.d_qkv)[(first + i) * rule.columns + of.values + of.in_slice(e)] =
+                    from_float<T>(gates.beta[i] * value);
             }
-            u[i * COLUMNS + lane] = -gates.beta[i] * gates.before[i] * sums[r];
-            x[i * COLUMNS + lane] *= gates.before[i];
+            of.u[of.at(e)] = -gates.beta[i] * gates.before[i] * value;
+            of.x[of.at(e)] *= gates.before[i];
         }
         if (piece.begins)
             break;
         __syncthreads();
-        multiply_transposed<STATE_ROWS>(keys, KEY_STRIDE, u, next);
+        multiply_state(of.keys, of.u, next);
         __syncthreads();
-        load_queries_of(rule, piece, key_of(rule, head), keys, NULL);
+        load_queries_of(rule, piece, key, of.keys, NULL);
         __syncthreads();
-        multiply_transposed<STATE_ROWS>(keys, KEY_STRIDE, x, next);
-#pragma unroll
-        for (int r = 0; r < STATE_ROWS; r++) {
-            float *const s = state + (warp + r * WARPS) * COLUMNS + lane;
-
-            *s = fmaf(gates.all, *s, next[r]);
-        }
-        store_state(rule, state, rule.d_states + state_place(rule, first));
+        multiply_state(of.keys, of.x, next);
+        add_to_state(of.state, gates.all, next);
+        __syncthreads();
+        store_state(rule, of.state, rule.d_states + state_place(rule, first));
     }
 }
 
