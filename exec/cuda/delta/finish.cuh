@@ -10,76 +10,74 @@
  */
 #pragma once
 
-#include "exec/cuda/delta/rule.cuh"
+#include "exec/cuda/delta/product.cuh"
 
 #define FINISH_FLOATS                                                                              \
-    (CHUNK * KEY_STRIDE + 2 * CHUNK * PAIR_STRIDE + CHUNK * SLICE_STRIDE + COLUMNS * TILE_STRIDE)
+    (CHUNK * KEY_STRIDE + 2 * CHUNK * PAIR_STRIDE + (CHUNK + MOST_DIM) * SLICE_STRIDE)
 
-/* [64,32] of rows that stand @stride apart, each times its factor; zeros beyond. */
+/* [rows,32] of rows that stand @stride apart, each times its factor; zeros beyond @n. */
 template <typename S>
 __device__ __forceinline__ void
-load_slice(const S *source, size_t stride, int n, size_t columns, const float *factors, float sign,
-           float *slice)
+load_slice(const S *source, size_t stride, int rows, int n, size_t columns, const float *factors,
+           float sign, float *slice)
 {
     const int lane = threadIdx.x % 32;
 
-    for (int i = threadIdx.x / 32; i < CHUNK; i += WARPS)
+    for (int i = threadIdx.x / 32; i < rows; i += WARPS)
         slice[i * SLICE_STRIDE + lane] =
             i < n && (size_t)lane < columns
                 ? sign * (factors ? factors[i] : 1.0f) * to_float(source[i * stride + lane])
                 : 0.0f;
 }
 
-/* The transpose of [rows,32], [32,TILE_STRIDE]; zeros beyond. */
+/* c += a b, a warp's 16 x 8 N of [64,16 N]; arguments as those of multiply(). */
+template <bool A_ACROSS, bool B_ACROSS, int N>
 __device__ __forceinline__ void
-load_tile(const float *source, size_t stride, int rows, int most, size_t columns, float *tile)
+add_product(const float *a, int a_stride, const float *b, int b_stride, int n, float (&c)[N][4])
 {
-    const int lane = threadIdx.x % 32;
+    const int column = tile_half() * N * 8;
 
-    for (int d = threadIdx.x / 32; d < most; d += WARPS)
-        tile[lane * TILE_STRIDE + d] =
-            d < rows && (size_t)lane < columns ? source[d * stride + lane] : 0.0f;
+    multiply<A_ACROSS, B_ACROSS>(a + (A_ACROSS ? tile_row() : tile_row() * a_stride), a_stride,
+                                 b + (B_ACROSS ? column * b_stride : column), b_stride, n, c);
 }
 
-/* sums[r,g] += sum over n of a[row,k] b[k,column + 32 g]; @TRANSPOSED: a[k,row] */
-template <int N, bool TRANSPOSED>
+/* The same elements by rows: a warp has every eighth row, a lane every 32nd column. @shared: 32 rows of KEY_STRIDE */
 __device__ __forceinline__ void
-add_product(const float *a, int a_stride, const float *b, int b_stride, int n,
-            float (&sums)[ROWS][N])
+to_rows(const float (&c)[2 * GROUPS][4], float *shared, float (&rows)[ROWS][GROUPS])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    for (int k = 0; k < n; k++) {
-        float values[N];
-
 #pragma unroll
-        for (int g = 0; g < N; g++)
-            values[g] = b[k * b_stride + lane + 32 * g];
+    for (int part = 0; part < 2; part++) {
+        __syncthreads();
+        if (tile_row() / 32 == part)
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int row = warp + r * WARPS;
-            const float x = TRANSPOSED ? a[k * a_stride + row] : a[row * a_stride + k];
-
+            for (int e = 0; e < 8 * GROUPS; e++)
+                shared[(tile_row() % 32 + row_within(e)) * KEY_STRIDE + tile_half() * 64 + column_within(e)] =
+                    c[e / 4][e % 4];
+        __syncthreads();
 #pragma unroll
-            for (int g = 0; g < N; g++)
-                sums[r][g] = fmaf(x, values[g], sums[r][g]);
-        }
+        for (int r = 0; r < ROWS / 2; r++)
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+                rows[part * (ROWS / 2) + r][g] = shared[(warp + r * WARPS) * KEY_STRIDE + lane + 32 * g];
     }
+    __syncthreads();
 }
 
-/* sums += rows S^T, of all slices: rows [n,Dv] of @source, S [Dk,Dv] or, of N 2, [n,Dv] */
+/* c += rows S^T, of all slices: rows [n,Dv] of @source, S [Dk,Dv] or, of N 4, [n,Dv] */
 template <int N, typename S>
 __device__ __forceinline__ void
 add_slices(const RpDeltaArgs &args, const S *source, size_t stride, int n, const float *factors,
            float sign, const float *other, size_t other_stride, int other_rows, float *slice,
-           float *tile, float (&sums)[ROWS][N])
+           float *tile, float (&c)[N][4])
 {
     for (size_t column = 0; column < args.value_dim; column += COLUMNS) {
         __syncthreads();
-        load_slice(source + column, stride, n, args.value_dim - column, factors, sign, slice);
-        load_tile(other + column, other_stride, other_rows, 32 * N, args.value_dim - column, tile);
+        load_slice(source + column, stride, CHUNK, n, args.value_dim - column, factors, sign, slice);
+        load_slice(other + column, other_stride, 16 * N, other_rows, args.value_dim - column, NULL, 1.0f, tile);
         __syncthreads();
-        add_product<N, false>(slice, SLICE_STRIDE, tile, TILE_STRIDE, COLUMNS, sums);
+        add_product<false, true>(slice, SLICE_STRIDE, tile, SLICE_STRIDE, COLUMNS, c);
     }
     __syncthreads();
 }
@@ -228,23 +226,21 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
 
         load_gates(rule, head, piece, &gates);
         {
-            float queried[ROWS][2] = {}, paired[ROWS][2] = {};
+            float queried[4][4] = {}, paired[4][4] = {};
 
-            add_slices<2>(args, d_out, args.value_heads * Dv, piece.n, NULL, 1.0f, u, row, piece.n,
+            add_slices(args, d_out, args.value_heads * Dv, piece.n, NULL, 1.0f, u, row, piece.n,
                           slice, tile, queried);
-            add_slices<2>(args, right, row, piece.n, NULL, -1.0f, u, row, piece.n, slice, tile,
+            add_slices(args, right, row, piece.n, NULL, -1.0f, u, row, piece.n, slice, tile,
                           paired);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int g = 0; g < 2; g++) {
-                    const int i = warp + r * WARPS, j = lane + 32 * g;
-                    const float decay = j <= i ? expf((float)(gates.c[i] - gates.c[j])) : 0.0f;
+            for (int e = 0; e < 16; e++) {
+                const int i = tile_row() + row_within(e), j = tile_half() * 32 + column_within(e);
+                const float decay = j <= i ? expf((float)(gates.c[i] - gates.c[j])) : 0.0f;
 
-                    queries[i * PAIR_STRIDE + j] = queried[r][g] * decay;
-                    pairs[i * PAIR_STRIDE + j] =
-                        j < i ? paired[r][g] * gates.beta[i] * decay : 0.0f;
-                }
+                queries[i * PAIR_STRIDE + j] = queried[e / 4][e % 4] * decay;
+                pairs[i * PAIR_STRIDE + j] =
+                    j < i ? paired[e / 4][e % 4] * gates.beta[i] * decay : 0.0f;
+            }
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -260,19 +256,23 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
         }
         load_queries_of(rule, piece, key, keys, of.q_scale);
         __syncthreads();
-        float later[ROWS][GROUPS] = {}; /* gradients of k whose tokens come earlier */
-
-        add_product<GROUPS, true>(queries, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, later);
-        __syncthreads();
-        load_keys_of(rule, piece, key, keys, of.k_scale);
-        __syncthreads();
-        add_product<GROUPS, true>(pairs, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, later);
+        float later[ROWS][GROUPS]; /* gradients of k whose tokens come earlier */
         {
-            float sums[ROWS][GROUPS] = {};
+            float c[2 * GROUPS][4] = {};
+
+            add_product<true, false>(queries, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, c);
+            __syncthreads();
+            load_keys_of(rule, piece, key, keys, of.k_scale);
+            __syncthreads();
+            add_product<true, false>(pairs, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, c);
+            to_rows(c, slice, later);
+        }
+        {
+            float c[2 * GROUPS][4] = {}, sums[ROWS][GROUPS];
 
             if (!piece.ends)
-                add_slices<GROUPS>(args, u, row, piece.n, gates.left, 1.0f, behind, Dv, (int)Dk,
-                                   slice, tile, sums);
+                add_slices(args, u, row, piece.n, gates.left, 1.0f, behind, Dv, (int)Dk, slice, tile, c);
+            to_rows(c, slice, sums);
             dot_rows(rule, piece, k_column, of.k_scale, sums, dots);
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
@@ -285,12 +285,13 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
             add_to(dk, later);
         }
         {
-            float sums[ROWS][GROUPS] = {};
+            float c[2 * GROUPS][4] = {}, sums[ROWS][GROUPS];
 
             if (!piece.begins)
-                add_slices<GROUPS>(args, d_out, args.value_heads * Dv, piece.n, gates.before, 1.0f,
-                                   before, Dv, (int)Dk, slice, tile, sums);
-            add_product<GROUPS, false>(queries, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, sums);
+                add_slices(args, d_out, args.value_heads * Dv, piece.n, gates.before, 1.0f, before, Dv, (int)Dk,
+                           slice, tile, c);
+            add_product<false, false>(queries, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, c);
+            to_rows(c, slice, sums);
             dot_rows(rule, piece, q_column, of.q_scale, sums, dots);
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
@@ -298,7 +299,7 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
             add_to(dq, sums);
         }
         {
-            float sums[ROWS][GROUPS] = {};
+            float c[2 * GROUPS][4] = {}, sums[ROWS][GROUPS];
 
             /* -beta exp(c) dR: the factor of beta is in the gates' own array */
             __syncthreads();
@@ -306,9 +307,9 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
                 of.beta[threadIdx.x] = gates.beta[threadIdx.x] * gates.before[threadIdx.x];
             __syncthreads();
             if (!piece.begins)
-                add_slices<GROUPS>(args, right, row, piece.n, of.beta, -1.0f, before, Dv, (int)Dk,
-                                   slice, tile, sums);
-            add_product<GROUPS, false>(pairs, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, sums);
+                add_slices(args, right, row, piece.n, of.beta, -1.0f, before, Dv, (int)Dk, slice, tile, c);
+            add_product<false, false>(pairs, PAIR_STRIDE, keys, KEY_STRIDE, CHUNK, c);
+            to_rows(c, slice, sums);
             dot_rows(rule, piece, k_column, of.k_scale, sums, dots);
             __syncthreads();
 #pragma unroll

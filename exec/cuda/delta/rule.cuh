@@ -15,7 +15,6 @@
 #define KEY_STRIDE (MOST_DIM + 4)
 #define PAIR_STRIDE (CHUNK + 4)
 #define SLICE_STRIDE (COLUMNS + 4)
-#define TILE_STRIDE (MOST_DIM + 1)
 #define PASS_BYTES ((size_t)256 << 20) /* of a pass's workspace, unless one key head needs more */
 
 template <typename T> struct Rule {
