@@ -29,10 +29,11 @@
 #define SLOW_MEMORY 0.85
 #define FAST_MEMORY 0.93
 
-/* FLOP of a processor in a clock, and the shares that kernels without tensor cores reach on an H200: the delta rule's, and
- * attention's of other heads than of 64, 128 and 256 (docs/lab/kernels.md). */
+/* Fp32 FLOP of a processor in a clock, and the shares that these reach on an H200: the delta rule's kernels, which wait
+ * more than they compute, and, without tensor cores, attention's of other heads than of 64, 128 and 256
+ * (docs/lab/kernels.md). */
 #define VECTOR_FLOPS 256.0
-#define RULE_EFFICIENCY 0.139
+#define RULE_EFFICIENCY 0.158
 #define PLAIN_ATTENTION_EFFICIENCY 0.0137
 #define PLAIN_BACKWARD_EFFICIENCY 0.0086
 

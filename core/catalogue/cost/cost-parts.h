@@ -27,7 +27,7 @@ typedef struct {
     double grouped_weights;    /* the same of their weights' gradients */
     double attention;          /* FLOP/s, forward */
     double attention_backward; /* FLOP/s, five products counted */
-    double rule;               /* FLOP/s of the delta rule, without tensor cores; so the next two */
+    double rule;               /* FLOP/s of the delta rule */
     double plain_attention;    /* attention of other heads than of 64, 128 and 256 */
     double plain_attention_backward; /* the same, five products counted */
     double bandwidth;                /* bytes/s of device memory */
@@ -116,7 +116,7 @@ typedef struct {
 RpCostMixer rp_cost_mixer(const RpModel *model, guint block);
 
 /* The delta rule's backward makes its states anew, goes through them in reverse, and makes the gradients. */
-#define RP_COST_RULE_BACKWARD 3.7
+#define RP_COST_RULE_BACKWARD 3.6
 
 /*
  * Recompute time that a block spends on each group of tensors that its forward may save
