@@ -260,7 +260,7 @@ rp_host_gated_norm_backward(RpKernelStream *stream, const RpGatedNormArgs *args)
     }
 }
 
-/* ---- gates of heads, and columns ---- */
+/* ---- gates of heads and rows, and columns ---- */
 
 void
 rp_host_head_gate_forward(RpKernelStream *stream, const RpHeadGateArgs *args)
@@ -302,6 +302,52 @@ rp_host_head_gate_backward(RpKernelStream *stream, const RpHeadGateArgs *args)
             rp_host_store(args->dtype, args->dx, at, n, dx);
             rp_host_store(args->dtype, args->d_gate, gate_at, n, d_gate);
         }
+}
+
+void
+rp_host_row_gate_forward(RpKernelStream *stream, const RpRowGateArgs *args)
+{
+    float x_buffer[RP_TILE], gate_buffer[1], y[RP_TILE];
+
+    for (size_t row = 0; row < args->rows; row++) {
+        const float s = sigmoid(*rp_host_load(args->dtype, args->gate, row, 1, gate_buffer));
+
+        for (size_t first = 0; first < args->n; first += RP_TILE) {
+            const size_t n = MIN(RP_TILE, args->n - first), at = row * args->n + first;
+            const float *x = rp_host_load(args->dtype, args->x, at, n, x_buffer);
+
+            for (size_t i = 0; i < n; i++)
+                y[i] = x[i] * s;
+            rp_host_store(args->dtype, args->y, at, n, y);
+        }
+    }
+}
+
+void
+rp_host_row_gate_backward(RpKernelStream *stream, const RpRowGateArgs *args)
+{
+    float x_buffer[RP_TILE], dy_buffer[RP_TILE], gate_buffer[1], y[RP_TILE], dx[RP_TILE];
+
+    for (size_t row = 0; row < args->rows; row++) {
+        const float s = sigmoid(*rp_host_load(args->dtype, args->gate, row, 1, gate_buffer));
+        float sum = 0;
+
+        for (size_t first = 0; first < args->n; first += RP_TILE) {
+            const size_t n = MIN(RP_TILE, args->n - first), at = row * args->n + first;
+            const float *x = rp_host_load(args->dtype, args->x, at, n, x_buffer);
+            const float *dy = rp_host_load(args->dtype, args->dy, at, n, dy_buffer);
+
+            sum += rp_host_dot(dy, x, n);
+            for (size_t i = 0; i < n; i++) {
+                y[i] = x[i] * s;
+                dx[i] = dy[i] * s;
+            }
+            rp_host_store(args->dtype, args->y, at, n, y);
+            rp_host_store(args->dtype, args->dx, at, n, dx);
+        }
+        sum *= s * (1 - s);
+        rp_host_store(args->dtype, args->d_gate, row, 1, &sum);
+    }
 }
 
 void

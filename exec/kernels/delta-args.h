@@ -20,6 +20,8 @@
     W(gated_norm_backward, RpGatedNormArgs, "gated norm backward")                                 \
     K(head_gate_forward, RpHeadGateArgs, "gate of heads forward")                                  \
     K(head_gate_backward, RpHeadGateArgs, "gate of heads backward")                                \
+    K(row_gate_forward, RpRowGateArgs, "gate of rows forward")                                     \
+    K(row_gate_backward, RpRowGateArgs, "gate of rows backward")                                   \
     K(columns, RpColumnsArgs, "copying columns")
 /* clang-format on */
 
@@ -119,6 +121,22 @@ typedef struct {
     void *dx;       /* backward: [rows,n]; may be dy */
     void *d_gate;   /* backward */
 } RpHeadGateArgs;
+
+/*
+ * One gate a row: s[r] = 1 / (1 + exp(-gate[r])).
+ * forward:   y[r,i] = x[r,i] s[r]
+ * backward:  y as forward;  dx = dy s;  d_gate[r] = s (1 - s) sum_i dy[r,i] x[r,i]
+ */
+typedef struct {
+    RpDtype dtype;
+    size_t rows, n;
+    const void *x;    /* [rows,n] */
+    const void *gate; /* [rows] */
+    void *y;          /* [rows,n]; may be x */
+    const void *dy;   /* backward: [rows,n] */
+    void *dx;         /* backward: [rows,n]; may be dy */
+    void *d_gate;     /* backward: [rows] */
+} RpRowGateArgs;
 
 /* y[r,i] = x[r,i], i < n: rows stand so many elements apart. */
 typedef struct {

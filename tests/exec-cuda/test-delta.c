@@ -208,6 +208,32 @@ compute_gates(const Side *side, const void *inputs, Outputs *outputs)
         outputs->terms[i] = 4;
 }
 
+static void
+compute_row_gates(const Side *side, const void *inputs, Outputs *outputs)
+{
+    const Gated *gated = inputs;
+    const RpDtype dtype = gated->x.dtype;
+    const size_t n = gated->rows * gated->n;
+    const RpRowGateArgs args = {.dtype = dtype,
+                                .rows = gated->rows,
+                                .n = gated->n,
+                                .x = cuda_in(side, gated->x),
+                                .gate = cuda_in(side, gated->gate),
+                                .y = cuda_out(side, dtype, n),
+                                .dy = cuda_in(side, gated->dy),
+                                .dx = cuda_out(side, dtype, n),
+                                .d_gate = cuda_out(side, dtype, gated->rows)};
+
+    side->kernels->row_gate_forward(side->stream, &args);
+    outputs->arrays[0] = cuda_result(side, dtype, n, args.y);
+    side->kernels->row_gate_backward(side->stream, &args);
+    outputs->arrays[1] = cuda_result(side, dtype, n, args.y);
+    outputs->arrays[2] = cuda_result(side, dtype, n, args.dx);
+    outputs->arrays[3] = cuda_result(side, dtype, gated->rows, args.d_gate);
+    for (guint i = 0; i < 4; i++)
+        outputs->terms[i] = i < 3 ? 4 : gated->n;
+}
+
 RP_TEST(gates_after_the_norm_and_between_queries)
 {
     static const size_t sizes[] = {6, 128, 129};
@@ -225,6 +251,8 @@ RP_TEST(gates_after_the_norm_and_between_queries)
             cuda_hold_to_host(compute_gated, &gated, TRUE);
             gated.gate = host_random((RpDtype)d, 2 * n, 1);
             cuda_hold_to_host(compute_gates, &gated, TRUE);
+            gated.gate = host_random((RpDtype)d, 301, 1);
+            cuda_hold_to_host(compute_row_gates, &gated, TRUE);
         }
 }
 

@@ -443,4 +443,47 @@ RP_TEST(gates_heads_between_queries)
     }
 }
 
+RP_TEST(gates_rows_in_place)
+{
+    static const size_t rows = 9, sizes[] = {1, 7, 1500};
+
+    for (guint d = 0; d < RP_N_DTYPES; d++)
+        for (guint i = 0; i < G_N_ELEMENTS(sizes); i++) {
+            const RpDtype dtype = (RpDtype)d;
+            const size_t n = sizes[i];
+            const Array x = host_random(dtype, rows * n, 1), gate = host_random(dtype, rows, 1),
+                        dy = host_random(dtype, rows * n, 1), y = host_output(dtype, rows * n),
+                        dg = host_output(dtype, rows);
+            double *want_y = host_doubles(rows * n), *want_x = host_doubles(rows * n),
+                   *want_g = host_doubles(rows);
+            RpRowGateArgs args = {.dtype = dtype,
+                                  .rows = rows,
+                                  .n = n,
+                                  .x = x.data,
+                                  .gate = gate.data,
+                                  .y = y.data,
+                                  .dy = dy.data,
+                                  .dx = dy.data,
+                                  .d_gate = dg.data};
+
+            for (size_t r = 0; r < rows; r++) {
+                const double s = sigmoid(gate.values[r]);
+
+                want_g[r] = 0;
+                for (size_t c = r * n; c < (r + 1) * n; c++) {
+                    want_y[c] = x.values[c] * s;
+                    want_x[c] = dy.values[c] * s;
+                    want_g[r] += dy.values[c] * x.values[c] * s * (1 - s);
+                }
+            }
+            rp_host_kernels()->row_gate_forward(NULL, &args);
+            host_assert_close(y, want_y, 1, 0);
+            args.y = x.data;
+            rp_host_kernels()->row_gate_backward(NULL, &args);
+            host_assert_close(x, want_y, 1, 0);
+            host_assert_close(dy, want_x, 1, 0);
+            host_assert_close(dg, want_g, n, 0);
+        }
+}
+
 RP_TEST_FIXTURE(host_setup, host_teardown)

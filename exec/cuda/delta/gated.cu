@@ -4,7 +4,7 @@
  *   convolution   a thread has a column of 64 tokens, the taps in registers. Backward: last token to first, with those
  *                 behind the 64 whose slopes dx needs; partial sums of the weights' gradient, [tokens / 64,n K]
  *   gated norm    a warp has a row. Backward: a block a chunk of rows; partial sums in shared memory, a row a warp
- *   gates, copies a thread an element
+ *   gates, copies a thread an element; where a row has one gate, a warp a row
  *
  * fp32; partial sums are added in order (reduce.cu). Oracle: exec/host/gated.c
  */
@@ -337,7 +337,7 @@ rp_cuda_gated_norm_backward(const RpGatedNormArgs *args, cudaStream_t stream)
                : status;
 }
 
-/* ---- gates of heads, and columns ---- */
+/* ---- gates of heads and rows, and columns ---- */
 
 template <typename T, bool BACKWARD>
 static __global__ void
@@ -388,6 +388,61 @@ rp_cuda_head_gate_backward(const RpHeadGateArgs *args, cudaStream_t stream)
             <<<gated_blocks(args->rows * args->n), GATED_THREADS, 0, stream>>>(*args);
         return cudaGetLastError();
     });
+}
+
+template <typename T, bool BACKWARD>
+static __global__ void
+__launch_bounds__(GATED_THREADS) row_gate_kernel(const RpRowGateArgs args)
+{
+    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+
+    if (row >= args.rows)
+        return;
+    const float s = logistic(to_float(((const T *)args.gate)[row]));
+    float sum = 0;
+
+    for (size_t i = threadIdx.x % 32; i < args.n; i += 32) {
+        const size_t at = row * args.n + i;
+        const float x = to_float(((const T *)args.x)[at]);
+
+        ((T *)args.y)[at] = from_float<T>(x * s);
+        if (BACKWARD) {
+            const float dy = to_float(((const T *)args.dy)[at]);
+
+            sum += dy * x;
+            ((T *)args.dx)[at] = from_float<T>(dy * s);
+        }
+    }
+    if (BACKWARD) {
+        sum = sum_lanes<32>(sum);
+        if (threadIdx.x % 32 == 0)
+            ((T *)args.d_gate)[row] = from_float<T>(sum * s * (1.0f - s));
+    }
+}
+
+template <bool BACKWARD>
+static cudaError_t
+launch_row_gate(const RpRowGateArgs *args, cudaStream_t stream)
+{
+    if (args->rows == 0)
+        return cudaSuccess;
+    return for_dtype(args->dtype, [=](auto zero) {
+        row_gate_kernel<decltype(zero), BACKWARD>
+            <<<(unsigned)ceil_divide(args->rows, NORM_WARPS), GATED_THREADS, 0, stream>>>(*args);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t
+rp_cuda_row_gate_forward(const RpRowGateArgs *args, cudaStream_t stream)
+{
+    return launch_row_gate<false>(args, stream);
+}
+
+cudaError_t
+rp_cuda_row_gate_backward(const RpRowGateArgs *args, cudaStream_t stream)
+{
+    return launch_row_gate<true>(args, stream);
 }
 
 template <typename T>
