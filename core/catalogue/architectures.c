@@ -123,6 +123,25 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1] = {
                                  .head_dim = 256,
                                  .max_positions = 32768,
                                  .rotary = 0.25},
+    [RP_ARCHITECTURE_QWEN3_5_MOE] = {.hf_name = "Qwen3_5MoeForCausalLM",
+                                     .model_type = "qwen3_5_moe_text",
+                                     .runs = TRUE,
+                                     .outer_name = "Qwen3_5MoeForConditionalGeneration",
+                                     .outer_type = "qwen3_5_moe",
+                                     .outer_prefix = "model.language_model.",
+                                     .outer_head = "",
+                                     .qk_norm = TRUE,
+                                     .apart_experts = TRUE,
+                                     .shared_expert = TRUE,
+                                     .zero_norms = TRUE,
+                                     .gated_attention = TRUE,
+                                     .has_attention_bias = TRUE,
+                                     .has_delta = TRUE,
+                                     .needs_kv_heads = TRUE,
+                                     .head_dim = 256,
+                                     .max_positions = 32768,
+                                     .rotary = 0.25,
+                                     .norm_topk = TRUE},
     [RP_ARCHITECTURE_CUSTOM] = {.hf_name = "a program's own architecture",
                                 .model_type = "custom",
                                 .runs = TRUE},
@@ -157,6 +176,7 @@ typedef enum {
     ONE,
     MLP,
     TWICE_MLP,
+    SHARED_MLP,
     VOCAB,
     EXPERTS
 } Size;
@@ -172,7 +192,8 @@ typedef enum {
     FUSED = 1 << 6, /* one tensor for all experts */
     QKV_BIAS = 1 << 7,
     ATTENDS = 1 << 8, /* of the block */
-    DELTA = 1 << 9    /* likewise: DeltaNet instead */
+    DELTA = 1 << 9,   /* likewise: DeltaNet instead */
+    SHARED = 1 << 10  /* an expert that every token has */
 } When;
 
 typedef struct {
@@ -233,6 +254,10 @@ static const Tensor tensors[] = {
     BLOCK(GATE_UP_BIAS, "mlp.experts.gate_up_proj_bias", {EXPERTS, TWICE_MLP}, FUSED | MLP_BIAS),
     BLOCK(DOWN, "mlp.experts.down_proj", {EXPERTS, MLP, HIDDEN}, FUSED, TRANSPOSED),
     BLOCK(DOWN_BIAS, "mlp.experts.down_proj_bias", {EXPERTS, HIDDEN}, FUSED | MLP_BIAS),
+    BLOCK(SHARED_GATE, "mlp.shared_expert.gate_proj.weight", {SHARED_MLP, HIDDEN}, SHARED, ADAPTED),
+    BLOCK(SHARED_UP, "mlp.shared_expert.up_proj.weight", {SHARED_MLP, HIDDEN}, SHARED, ADAPTED),
+    BLOCK(SHARED_DOWN, "mlp.shared_expert.down_proj.weight", {HIDDEN, SHARED_MLP}, SHARED, ADAPTED),
+    BLOCK(SHARED_SCORE, "mlp.shared_expert_gate.weight", {ONE, HIDDEN}, SHARED, BY_NAME),
 #undef BLOCK
 
     {RP_LAYER_HEAD, RP_WEIGHT_FINAL_NORM, "model.norm.weight", {HIDDEN}, 0, NORM},
@@ -272,6 +297,8 @@ size_of(const RpModel *model, Size size)
         return model->intermediate;
     case TWICE_MLP:
         return 2 * (guint64)model->intermediate;
+    case SHARED_MLP:
+        return model->shared_intermediate;
     case VOCAB:
         return model->vocab;
     case EXPERTS:
@@ -290,7 +317,7 @@ what_holds(const RpModel *model, guint layer)
     return (delta ? DELTA : ATTENDS) | (model->attention_bias ? ATTENTION_BIAS : 0) |
            (model->attention_bias || row->qkv_bias ? QKV_BIAS : 0) |
            (model->mlp_bias ? MLP_BIAS : 0) | (row->qk_norm ? QK_NORM : 0) |
-           (row->sinks ? SINKS : 0) |
+           (row->sinks ? SINKS : 0) | (model->shared_intermediate > 0 ? SHARED : 0) |
            (model->experts <= 1  ? DENSE
             : row->fused_experts ? FUSED
                                  : APART);
@@ -307,11 +334,15 @@ rp_lora_targets(const RpLora *lora, const RpModel *model)
     static const char *const with_experts[] = {"q_proj",  "k_proj",    "v_proj",
                                                "o_proj",  "mlp.gate",  "gate_proj",
                                                "up_proj", "down_proj", NULL};
+    static const char *const with_delta[] = {"q_proj",      "k_proj",    "v_proj",    "o_proj",
+                                             "in_proj_qkv", "in_proj_z", "out_proj",  "mlp.gate",
+                                             "gate_proj",   "up_proj",   "down_proj", NULL};
 
     g_return_val_if_fail(lora && model, NULL);
     if (lora->targets == NULL && model->experts > 1 &&
         !rp_architectures[model->architecture].fused_experts)
-        return (char *const *)with_experts;
+        return (char *const *)(rp_architectures[model->architecture].has_delta ? with_delta
+                                                                               : with_experts);
     return lora->targets;
 }
 

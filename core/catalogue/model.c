@@ -145,6 +145,10 @@ is_linear(RpWeightKind kind)
     case RP_WEIGHT_UP:
     case RP_WEIGHT_GATE_UP:
     case RP_WEIGHT_DOWN:
+    case RP_WEIGHT_SHARED_GATE:
+    case RP_WEIGHT_SHARED_UP:
+    case RP_WEIGHT_SHARED_DOWN:
+    case RP_WEIGHT_SHARED_SCORE:
         return TRUE;
     default:
         return FALSE;

@@ -24,6 +24,7 @@ typedef enum {
     RP_ARCHITECTURE_MINISTRAL3,
     RP_ARCHITECTURE_MELLUM,
     RP_ARCHITECTURE_QWEN3_5,
+    RP_ARCHITECTURE_QWEN3_5_MOE,
     RP_ARCHITECTURE_CUSTOM /* of the caller's program: RpModel.custom */
 } RpArchitecture;
 #define RP_N_ARCHITECTURES RP_ARCHITECTURE_CUSTOM /* which transformers has */
@@ -54,7 +55,10 @@ typedef struct {
     gboolean clamped_swiglu; /* GPT-OSS's variant, in more element-wise steps */
     gboolean fused_experts;  /* one tensor for all experts instead of three an expert */
     gboolean apart_experts;  /* three tensors an expert, of "moe_intermediate_size" */
-    gboolean zero_norms;     /* norms multiply by 1 + weight, but DeltaNet's do not */
+    /* One more expert, which every token has, behind a gate; no MLP is dense, and the weights of chosen experts are
+     * divided by their sum, whatever the config says. */
+    gboolean shared_expert;
+    gboolean zero_norms; /* norms multiply by 1 + weight, but DeltaNet's do not */
     gboolean
         gated_attention; /* q has twice its rows: of each head queries, then gates of its output */
     /* The class that has it as text part of a larger model, whose sizes stand in "text_config"; or NULL. Its
@@ -132,16 +136,17 @@ typedef struct {
     RpArchitecture architecture;
     const RpCustomArchitecture *custom; /* %NULL: it is one that transformers has */
     guint blocks;
-    guint hidden;             /* h */
-    guint heads;              /* a */
-    guint kv_heads;           /* k; divides heads */
-    guint head_dim;           /* d, even; heads x head_dim need not be hidden */
-    guint intermediate;       /* m, of one expert */
-    guint experts;            /* E; 1 = dense */
-    guint active_experts;     /* E_act; 1 = dense */
-    guint dense_intermediate; /* Qwen3-MoE: "intermediate_size", which no block has; else 0 */
-    gboolean norm_topk;       /* Qwen3-MoE: weights of a token's experts are divided by their sum */
-    double router_aux_loss;   /* coefficient, where the config asks for that loss; else 0 */
+    guint hidden;              /* h */
+    guint heads;               /* a */
+    guint kv_heads;            /* k; divides heads */
+    guint head_dim;            /* d, even; heads x head_dim need not be hidden */
+    guint intermediate;        /* m, of one expert */
+    guint experts;             /* E; 1 = dense */
+    guint active_experts;      /* E_act; 1 = dense */
+    guint shared_intermediate; /* m of the expert that every token has; 0 = none */
+    guint dense_intermediate;  /* Qwen3-MoE: "intermediate_size", which no block has; else 0 */
+    gboolean norm_topk;     /* Qwen3-MoE: weights of a token's experts are divided by their sum */
+    double router_aux_loss; /* coefficient, where the config asks for that loss; else 0 */
     double swiglu_alpha, swiglu_limit; /* clamped SwiGLU; else 0 */
     gboolean mxfp4; /* "quantization_config" says that the experts' matrices are packed so */
     gboolean fp8;   /* it is written that matrices of blocks are, 128 x 128 a scale; is not read */
@@ -209,9 +214,21 @@ typedef enum {
     RP_WEIGHT_GATE_UP_BIAS,
     RP_WEIGHT_DOWN,
     RP_WEIGHT_DOWN_BIAS,
+    RP_WEIGHT_SHARED_GATE,
+    RP_WEIGHT_SHARED_UP,
+    RP_WEIGHT_SHARED_DOWN,
+    RP_WEIGHT_SHARED_SCORE,
     RP_WEIGHT_FINAL_NORM,
     RP_WEIGHT_HEAD
 } RpWeightKind;
+
+/* Whether it is a matrix of the expert that every token has. */
+static inline gboolean
+rp_weight_is_shared(RpWeightKind base)
+{
+    return base >= RP_WEIGHT_SHARED_GATE && base <= RP_WEIGHT_SHARED_SCORE;
+}
+
 /* Behind them the adapters of each kind: its A, its B (core/catalogue/lora.h). */
 #define RP_N_BASE_KINDS (RP_WEIGHT_HEAD + 1)
 #define RP_N_WEIGHT_KINDS (3 * RP_N_BASE_KINDS)

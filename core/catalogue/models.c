@@ -65,13 +65,17 @@
                               .bos_id = RP_MODEL_NO_TOKEN, .eos_ids[0] = 200002, .pad_id = 199999
 
 /* The text part of a model that sees. */
+#define QWEN3_5_FAMILY(values)                                                                     \
+    ALL, .outer = TRUE, .head_dim = 256, .rotary_dim = 64, .full_period = 4,                       \
+         .delta_key_heads = 16, .delta_value_heads = values, .delta_key_dim = 128,                 \
+         .delta_value_dim = 128, .delta_kernel = 4, .vocab = 248320, .max_positions = 262144,      \
+         .rms_norm_eps = 1e-6, .rope.theta = 1e7, .bos_id = RP_MODEL_NO_TOKEN,                     \
+         .eos_ids[0] = 248044, .pad_id = RP_MODEL_NO_TOKEN
 #define QWEN3_5(values)                                                                            \
-    ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN3_5, .outer = TRUE, .head_dim = 256,   \
-                        .rotary_dim = 64, .full_period = 4, .delta_key_heads = 16,                 \
-                        .delta_value_heads = values, .delta_key_dim = 128, .delta_value_dim = 128, \
-                        .delta_kernel = 4, .vocab = 248320, .max_positions = 262144,               \
-                        .rms_norm_eps = 1e-6, .rope.theta = 1e7, .bos_id = RP_MODEL_NO_TOKEN,      \
-                        .eos_ids[0] = 248044, .pad_id = RP_MODEL_NO_TOKEN
+    QWEN3_5_FAMILY(values), EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN3_5
+#define QWEN3_5_MOE(values, shared)                                                                \
+    QWEN3_5_FAMILY(values), EXPERTS(256, 8), .norm_topk = TRUE, .shared_intermediate = shared,     \
+                                             .architecture = RP_ARCHITECTURE_QWEN3_5_MOE
 
 static const RpModel models[] = {
     {.name = "qwen2.5-0.5b",
@@ -206,6 +210,10 @@ static const RpModel models[] = {
      SIZES(64, 5120, 40, 8, 27648),
      .head_dim = 128,
      QWEN2(152064, 131072, 1e-5)},
+    {.name = "qwen3.5-35b-a3b",
+     .hf_name = "Qwen/Qwen3.5-35B-A3B",
+     SIZES(40, 2048, 16, 2, 512),
+     QWEN3_5_MOE(32, 512)},
     {.name = "llama-3.1-70b",
      .hf_name = "meta-llama/Llama-3.1-70B",
      SIZES(80, 8192, 64, 8, 28672),

@@ -495,7 +495,7 @@ check_stack(RpConfigReader *reader)
 
 /* Sizes where "intermediate_size" is of no block. */
 static gboolean
-settle_apart(RpConfigReader *reader)
+settle_apart(RpConfigReader *reader, const RpArchitectureRow *row)
 {
     RpConfigRaw *raw = &reader->raw;
     RpModel *c = &raw->config;
@@ -503,7 +503,10 @@ settle_apart(RpConfigReader *reader)
     if (raw->moe_intermediate == 0)
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "moe_intermediate_size",
                               "expected a whole number from 1 up, found nothing");
-    c->dense_intermediate = c->intermediate;
+    if (row->shared_expert && c->shared_intermediate == 0)
+        return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "shared_expert_intermediate_size",
+                              "expected a whole number from 1 up, found nothing");
+    c->dense_intermediate = row->shared_expert ? 0 : c->intermediate;
     c->intermediate = raw->moe_intermediate;
     return TRUE;
 }
@@ -542,11 +545,14 @@ rp_config_settle_experts(RpConfigReader *reader)
         c->swiglu_alpha = c->swiglu_limit = 0;
     }
     c->norm_topk = row->apart_experts &&
-                   (reader->raw.norm_topk >= 0 ? reader->raw.norm_topk > 0 : row->norm_topk);
+                   (reader->raw.norm_topk >= 0 && !row->shared_expert ? reader->raw.norm_topk > 0
+                                                                      : row->norm_topk);
+    if (!row->shared_expert)
+        c->shared_intermediate = 0;
     if (!settle_aux_loss(reader, gpt_oss || row->apart_experts,
                          gpt_oss ? GPT_OSS_AUX_LOSS : QWEN3_MOE_AUX_LOSS))
         return FALSE;
     if (!gpt_oss && !row->apart_experts)
         return TRUE;
-    return settle_numbers(reader) && (gpt_oss || settle_apart(reader)) && check_stack(reader);
+    return settle_numbers(reader) && (gpt_oss || settle_apart(reader, row)) && check_stack(reader);
 }

@@ -244,6 +244,8 @@ static const RpJsonField fields[] = {
     RP_CONFIG_COUNT("num_experts_per_tok", experts_per_tok, RP_MOST_CHOICES),
     RP_CONFIG_COUNT("experts_per_token", experts_per_token, RP_MOST_CHOICES),
     RP_CONFIG_COUNT("moe_intermediate_size", moe_intermediate, RP_CONFIG_MAX_SIZE),
+    RP_CONFIG_COUNT("shared_expert_intermediate_size", config.shared_intermediate,
+                    RP_CONFIG_MAX_SIZE),
     RP_CONFIG_BOOLEAN("norm_topk_prob", norm_topk),
     RP_CONFIG_OTHER("mlp_layer_types", rp_config_read_mlp_types, TRUE),
     RP_CONFIG_BOOLEAN("output_router_logits", router_logits),

@@ -230,15 +230,16 @@ add_keys(RpJsonWriter *json, const RpModel *config)
         rp_json_bool(json, "attention_bias", config->attention_bias);
     add_number(json, "attention_dropout", 0);
     add_token(json, "bos_token_id", config->bos_id);
-    if (apart && !row->lists_mlps)
+    if (apart && !row->lists_mlps && !row->shared_expert)
         rp_json_uint(json, "decoder_sparse_step", 1);
     add_eos(json, config);
     rp_json_uint(json, "head_dim", config->head_dim);
     rp_json_string(json, "hidden_act", "silu");
     rp_json_uint(json, "hidden_size", config->hidden);
     add_number(json, "initializer_range", config->initializer_range);
-    rp_json_uint(json, "intermediate_size",
-                 apart ? config->dense_intermediate : config->intermediate);
+    if (!row->shared_expert)
+        rp_json_uint(json, "intermediate_size",
+                     apart ? config->dense_intermediate : config->intermediate);
     add_layer_types(json, config);
     if (row->has_delta)
         add_delta(json, config);
@@ -250,7 +251,7 @@ add_keys(RpJsonWriter *json, const RpModel *config)
         rp_json_uint(json, "moe_intermediate_size", config->intermediate);
     if (row->has_no_rope)
         add_no_rope(json, config);
-    if (apart)
+    if (apart && !row->shared_expert)
         rp_json_bool(json, "norm_topk_prob", config->norm_topk);
     rp_json_uint(json, "num_attention_heads", config->heads);
     if (apart)
@@ -273,6 +274,8 @@ add_keys(RpJsonWriter *json, const RpModel *config)
     add_rope(json, config);
     if (config->router_aux_loss > 0)
         add_number(json, "router_aux_loss_coef", config->router_aux_loss);
+    if (row->shared_expert)
+        rp_json_uint(json, "shared_expert_intermediate_size", config->shared_intermediate);
     add_window(json, config);
     if (gpt_oss) {
         add_number(json, "swiglu_alpha", config->swiglu_alpha);

@@ -131,7 +131,7 @@ settle_sizes(RpConfigReader *reader)
         {"hidden_size", c->hidden},
         {"num_hidden_layers", c->blocks},
         {"num_attention_heads", c->heads},
-        {"intermediate_size", c->intermediate},
+        {"intermediate_size", row->shared_expert ? 1 : c->intermediate},
         {"vocab_size", c->vocab},
         /* transformers would take 32, whatever the heads */
         {"num_key_value_heads", row->needs_kv_heads ? c->kv_heads : 1},

@@ -103,7 +103,7 @@ finish_mlp(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, gboolean stays, 
     void *product = stays ? rp_pass_take(pass, &pass->scratch, z->T * z->m) : mlp->gate;
     float *amax = rp_pass_scale_slot(pass);
 
-    rp_pass_swiglu(pass, z->T, mlp->row, mlp->gate, mlp->up, product, amax);
+    rp_pass_swiglu(pass, z->T * z->m, mlp->row, mlp->gate, mlp->up, product, amax);
     RpMatmulOperand x =
         rp_pass_kept_input(pass, RP_WEIGHT_DOWN, z->T, product, amax, &pass->kept.product);
 
@@ -175,7 +175,7 @@ differentiate_product(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const
         rp_pass_operand(pass, RP_WEIGHT_DOWN, z->T, dy, RP_OPERAND_GRADIENT, NULL);
 
     rp_pass_linear_input(pass, RP_WEIGHT_DOWN, &d, product, FALSE);
-    rp_pass_swiglu_backward(pass, z->T, mlp->row, mlp->gate, mlp->up, product, amax);
+    rp_pass_swiglu_backward(pass, z->T * z->m, mlp->row, mlp->gate, mlp->up, product, amax);
 
     const RpMatmulOperand x =
         pass->kept.product.used

@@ -405,6 +405,13 @@ experts_forward(RpPass *pass, const RpBlockShape *b, const void *s, const void *
     route(pass, &n, &kept);
     gather(pass, &n, &kept, normed, x);
     linear(pass, RP_WEIGHT_GATE_UP, &n, &kept, x, kept.z);
+    if (rp_shared_expert_exists(pass)) {
+        const RpSharedExpert shared =
+            rp_shared_expert_take(pass, kept_space != NULL ? kept_space : scratch, b->T);
+
+        rp_shared_expert_forward(pass, b->T, &shared, s, normed, y);
+        s = y;
+    }
     if (y == NULL)
         return;
     act = rp_pass_take(pass, scratch, n.R * b->m);
@@ -420,6 +427,10 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpSpace *ke
     RpSpace *scratch = &pass->scratch;
     const Sizes n = sizes_of(pass);
     const Kept kept = take_kept(pass, kept_space, b, &n);
+    RpSharedExpert shared = {0};
+
+    if (rp_shared_expert_exists(pass))
+        shared = rp_shared_expert_take(pass, kept_space, b->T);
     void *u = rp_pass_take(pass, scratch, n.R * b->C); /* rows of dy, of normed, of its gradient */
     void *g = rp_pass_take(pass, scratch, n.R * b->m);
     float *d_weights = rp_pass_take_floats(scratch, n.R);
@@ -451,6 +462,8 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpSpace *ke
 
     rp_pass_linear_backward(pass, RP_WEIGHT_ROUTER, &routed, &d, ds, FALSE);
     combine(pass, &n, &kept, u, NULL, ds, ds);
+    if (rp_shared_expert_exists(pass))
+        rp_shared_expert_backward(pass, b->T, &shared, dy, normed, ds);
     pass->amax = rp_pass_scale_slot(pass);
     rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
                           (RpRmsnormArgs){.rows = b->T,

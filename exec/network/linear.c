@@ -85,7 +85,8 @@ rp_linear_writes_sums(RpWeightKind kind)
 {
     kind %= RP_N_BASE_KINDS;
     return biases[kind] != 0 || kind == RP_WEIGHT_HEAD ||
-           (kind >= RP_WEIGHT_DELTA_QKV && kind <= RP_WEIGHT_DELTA_OUT);
+           (kind >= RP_WEIGHT_DELTA_QKV && kind <= RP_WEIGHT_DELTA_OUT) ||
+           rp_weight_is_shared(kind);
 }
 
 /* dW += scale dy^T x, or = where the sum begins. @scale: 0: 1. @rows: of the matrix, and of those behind it */

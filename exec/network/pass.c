@@ -497,6 +497,20 @@ rp_pass_head_gate_backward(RpPass *pass, RpHeadGateArgs args)
 }
 
 void
+rp_pass_row_gate(RpPass *pass, RpRowGateArgs args)
+{
+    args.dtype = pass->network->options.dtype;
+    RUN(pass, row_gate_forward, &args);
+}
+
+void
+rp_pass_row_gate_backward(RpPass *pass, RpRowGateArgs args)
+{
+    args.dtype = pass->network->options.dtype;
+    RUN(pass, row_gate_backward, &args);
+}
+
+void
 rp_pass_columns(RpPass *pass, RpColumnsArgs args)
 {
     args.dtype = pass->network->options.dtype;
@@ -542,22 +556,17 @@ rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out)
 }
 
 static RpSwigluArgs
-swiglu_args(const RpPass *pass, size_t rows, size_t row, const void *gate, const void *up)
+swiglu_args(const RpPass *pass, size_t n, size_t row, const void *gate, const void *up)
 {
-    const RpNetwork *network = pass->network;
-
-    return (RpSwigluArgs){.dtype = network->options.dtype,
-                          .n = rows * network->model->intermediate,
-                          .row = row,
-                          .gate = gate,
-                          .up = up};
+    return (RpSwigluArgs){
+        .dtype = pass->network->options.dtype, .n = n, .row = row, .gate = gate, .up = up};
 }
 
 void
-rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const void *up, void *y,
+rp_pass_swiglu(RpPass *pass, size_t n, size_t row, const void *gate, const void *up, void *y,
                float *amax)
 {
-    RpSwigluArgs args = swiglu_args(pass, rows, row, gate, up);
+    RpSwigluArgs args = swiglu_args(pass, n, row, gate, up);
 
     args.y = y;
     args.largest = amax;
@@ -565,10 +574,10 @@ rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const vo
 }
 
 void
-rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void *up, void *d,
+rp_pass_swiglu_backward(RpPass *pass, size_t n, size_t row, void *gate, void *up, void *d,
                         float *const amax[3])
 {
-    RpSwigluArgs args = swiglu_args(pass, rows, row, gate, up);
+    RpSwigluArgs args = swiglu_args(pass, n, row, gate, up);
 
     args.d_gate_largest = amax[0];
     args.d_up_largest = amax[1];

@@ -7,6 +7,7 @@
  *   attention.c       its attention, and attention to keys and values of calls before
  *   delta.c           gated DeltaNet instead of attention
  *   experts.c         its mixture of experts
+ *   shared-expert.c   the expert of a mixture that every token has
  *   head.c            final norm, LM head, loss
  *   custom.c          layers and losses of the caller's program
  *   linear.c          linear layers and their adapters
@@ -387,17 +388,19 @@ void rp_pass_gated_norm(RpPass *pass, RpGatedNormArgs args);
 void rp_pass_gated_norm_backward(RpPass *pass, RpGatedNormArgs args);
 void rp_pass_head_gate(RpPass *pass, RpHeadGateArgs args);
 void rp_pass_head_gate_backward(RpPass *pass, RpHeadGateArgs args);
+void rp_pass_row_gate(RpPass *pass, RpRowGateArgs args);
+void rp_pass_row_gate_backward(RpPass *pass, RpRowGateArgs args);
 void rp_pass_columns(RpPass *pass, RpColumnsArgs args);
 /* Applies the sinks to attention's output; before its backward, += their gradient, if they are
  * trained. */
 void rp_pass_sink(RpPass *pass, size_t tokens, void *out, float *lse);
 void rp_pass_sink_backward(RpPass *pass, void *out, float *lse, const void *d_out);
 /* @row: 0, or of gate and up as columns of one matrix; then @y may be @gate and stand as that does */
-void rp_pass_swiglu(RpPass *pass, size_t rows, size_t row, const void *gate, const void *up,
-                    void *y, float *amax);
+void rp_pass_swiglu(RpPass *pass, size_t n, size_t row, const void *gate, const void *up, void *y,
+                    float *amax);
 /* In place: @gate and @up become their gradients, @d, the product's gradient, the product, unless its fp8 values are
  * kept. @amax: scale slots of the three */
-void rp_pass_swiglu_backward(RpPass *pass, size_t rows, size_t row, void *gate, void *up, void *d,
+void rp_pass_swiglu_backward(RpPass *pass, size_t n, size_t row, void *gate, void *up, void *d,
                              float *const amax[3]);
 /* x, y, sizes, and whether it adds up are given. @adapter: of A */
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
@@ -533,3 +536,20 @@ extern const RpMlpOps rp_dense_mlp_ops;
 /* ---- experts.c ---- */
 
 extern const RpMlpOps rp_experts_mlp_ops;
+
+/* ---- shared-expert.c ---- */
+
+/* Values that it keeps. %NULL: there is no such expert */
+typedef struct {
+    void *gate, *up; /* [T,m]; backward: their gradients */
+    void *score;     /* [T] */
+} RpSharedExpert;
+
+gboolean rp_shared_expert_exists(const RpPass *pass);
+RpSharedExpert rp_shared_expert_take(RpPass *pass, RpSpace *space, size_t T);
+/* Makes the values. @y: (nullable): @s + the expert's output */
+void rp_shared_expert_forward(RpPass *pass, size_t T, const RpSharedExpert *e, const void *s,
+                              const void *normed, void *y);
+/* @ds += the gradient of @normed. @normed: of the forward */
+void rp_shared_expert_backward(RpPass *pass, size_t T, const RpSharedExpert *e, const void *dy,
+                               const void *normed, void *ds);

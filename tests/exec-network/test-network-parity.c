@@ -300,6 +300,16 @@ RP_TEST(equals_a_qwen3_5_that_is_the_text_part_of_a_model_that_sees)
     check_case("qwen3-5-outer", NULL);
 }
 
+RP_TEST(equals_a_qwen3_5_with_experts_and_one_for_every_token)
+{
+    check_case("qwen3-5-moe", NULL);
+}
+
+RP_TEST(equals_a_qwen3_5_with_stacks_of_experts_in_a_model_that_sees)
+{
+    check_case("qwen3-5-moe-outer", NULL);
+}
+
 RP_TEST(equals_peft_with_adapters_of_a_qwen3_5)
 {
     check_case("qwen3-5-lora", "qwen3-5");

@@ -263,6 +263,12 @@ RP_TEST(of_a_qwen3_5_are_those_of_transformers)
         assert_ten_steps("qwen3-5-outer", NULL, devices);
 }
 
+RP_TEST(of_a_qwen3_5_with_experts_are_those_of_transformers)
+{
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("qwen3-5-moe-outer", NULL, devices);
+}
+
 RP_TEST(of_adapters_of_a_qwen3_5_are_those_of_peft)
 {
     for (guint devices = 1; devices <= 3; devices++)

@@ -44,6 +44,8 @@ static const struct {
 #define BIAS_BYTES 4            /* in place; attention's are part of the matmul */
 #define ROUTE_BYTES 14          /* gather, weigh, scatter-add; per element and active expert */
 #define BACKWARD_TRAFFIC 2.0
+/* Traffic over SwiGLU's where rows of its product are gated: read and written once more, and so is its gradient. */
+#define GATED_SWIGLU (5.0 / 3)
 #define APART_BYTES 2 /* gate and up are two matmuls, their input's gradient is a third sum */
 /* FLOP of attention's backward over its forward: five matmuls against two. */
 #define BACKWARD_ATTENTION 2.5
@@ -94,7 +96,7 @@ rp_cost_model_activation_bytes(const RpModel *model)
     guint64 h = model->hidden;
     guint64 ad = (guint64)model->heads * model->head_dim;
     guint64 kd = (guint64)model->kv_heads * model->head_dim;
-    guint64 m = (guint64)model->intermediate * model->active_experts;
+    guint64 m = (guint64)model->intermediate * model->active_experts + model->shared_intermediate;
 
     return BYTES_16BIT * (4 * h + 2 * ad + 2 * kd + 3 * m);
 }
@@ -108,7 +110,8 @@ rp_cost_model_matmul_flops(const RpModel *model, double b, double s)
 
     return s * b * h *
            (4 * model->heads * d + 4 * model->kv_heads * d +
-            6.0 * model->intermediate * model->active_experts + router);
+            6.0 * model->intermediate * model->active_experts + 6.0 * model->shared_intermediate +
+            (model->shared_intermediate > 0 ? 2 : 0) + router);
 }
 
 double
@@ -149,7 +152,7 @@ block_traffic(const RpModel *model, const Traffic *traffic, double missed, doubl
     gboolean normed = rp_architectures[model->architecture].qk_norm;
 
     return missed * traffic->hidden * h + (normed ? traffic->normed : traffic->heads) * qk +
-           model->active_experts * mlp;
+           model->active_experts * mlp + GATED_SWIGLU * traffic->mlp * model->shared_intermediate;
 }
 
 /* Replaces the cost of PyTorch's expert kernels by that of this project's. */
@@ -170,7 +173,8 @@ set_experts(const Context *context, Work *work)
     work->grouped_s = fmax(experts.flops / rate, bytes_s);
     work->grouped_weights_s =
         fmax(experts.flops / (context->rates.grouped_weights * share), bytes_s);
-    work->output_flops = experts.down_flops * work->rate / rate;
+    work->output_flops = experts.down_flops * work->rate / rate +
+                         2.0 * tokens * (double)model->hidden * model->shared_intermediate;
     work->output_bytes += tokens * (double)model->hidden * BYTES_16BIT *
                           (model->active_experts - 1.0); /* rows that are combined */
     work->traffic_bytes += tokens * rp_cost_experts_forward_bytes(model);
@@ -282,7 +286,7 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     guint64 h = model->hidden;
     guint64 ad = (guint64)model->heads * model->head_dim;
     guint64 kd = (guint64)model->kv_heads * model->head_dim;
-    guint64 m = (guint64)model->intermediate * model->active_experts;
+    guint64 m = (guint64)model->intermediate * model->active_experts + model->shared_intermediate;
     guint64 routed = model->experts > 1 ? 2 * h * model->active_experts : 0;
     const RpCostMixer mixer = rp_cost_mixer(model, index - 1);
     const gboolean delta = mixer.rule_flops > 0;

@@ -379,7 +379,8 @@ has_fp8(const RpModel *model, const RpWeight *weight)
                             weight->kind == RP_WEIGHT_UP || weight->kind == RP_WEIGHT_DOWN;
 
     return weight->kind == RP_WEIGHT_HEAD ||
-           (rp_weight_packs(model, weight, RP_LOWBIT_FP8) && !(of_mlp && model->experts > 1));
+           (rp_weight_packs(model, weight, RP_LOWBIT_FP8) &&
+            !((of_mlp || rp_weight_is_shared(weight->kind)) && model->experts > 1));
 }
 
 RpCostWeights
