@@ -315,6 +315,11 @@ RP_TEST(equals_peft_with_adapters_of_a_qwen3_5)
     check_case("qwen3-5-lora", "qwen3-5");
 }
 
+RP_TEST(equals_peft_with_adapters_of_the_expert_that_every_token_has)
+{
+    check_case("qwen3-5-moe-lora", "qwen3-5-moe");
+}
+
 RP_TEST(equals_a_gpt_oss_with_sinks_windows_and_yarn)
 {
     check_case("gpt-oss", NULL);

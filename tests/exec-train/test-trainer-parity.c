@@ -275,6 +275,12 @@ RP_TEST(of_adapters_of_a_qwen3_5_are_those_of_peft)
         assert_ten_steps("qwen3-5-lora", "qwen3-5", devices);
 }
 
+RP_TEST(of_adapters_of_a_qwen3_5_with_experts_are_those_of_peft)
+{
+    for (guint devices = 1; devices <= 3; devices++)
+        assert_ten_steps("qwen3-5-moe-lora", "qwen3-5-moe", devices);
+}
+
 RP_TEST(of_adapters_are_those_of_peft)
 {
     for (guint devices = 1; devices <= 3; devices++)
