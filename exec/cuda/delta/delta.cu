@@ -150,7 +150,7 @@ add_to_state(float *state, float all, const float (&c)[4][4])
     }
 }
 
-/* What kernels of states have: a thread's eight elements of [64,32] are in rows row(e), columns column(e). */
+/* A thread has eight elements of each slice [64,32]: of rows row(e), columns in_slice(e). */
 template <typename T> struct Scan {
     float *state, *keys, *pairs, *x, *u; /* in shared memory: [Dk,32], q or k, P or its like, slices [64,32] */
     size_t head, column, values, begin, end;
