@@ -280,7 +280,7 @@ main(int argc, char **argv)
     const RpRunEvents events = {.stepped = stepped};
     GError *error = NULL;
 
-    if (argc < 3) {
+    if (argc < 3 || (!g_str_equal(argv[2], "train") && !g_str_equal(argv[2], "resume"))) {
         fprintf(stderr, "usage: regression FOLDER train|resume [KEY=VALUE ..]\n");
         return 2;
     }

@@ -9,9 +9,10 @@
 gboolean
 rp_weights_is_other(const RpModel *model, const char *name)
 {
+    g_return_val_if_fail(model && name, FALSE);
+
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
 
-    g_return_val_if_fail(model && name, FALSE);
     if (row->outer_name == NULL)
         return FALSE;
     g_autofree char *head = g_strconcat(row->outer_head, "lm_head.", NULL);

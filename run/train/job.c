@@ -420,6 +420,11 @@ find_loss(const RpTrainJob *job, const RpLoss **loss, GError **error)
     *loss = job->config.custom != NULL ? job->config.custom->loss : NULL;
     if (run->loss == NULL || (*loss == NULL && strcmp(run->loss, "cross_entropy") == 0))
         return TRUE;
+    if (*loss != NULL && strcmp(run->loss, "cross_entropy") == 0)
+        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                       "loss: expected one that a program adds, as %s has layers of its own, found "
+                       "cross_entropy",
+                       job->config.custom->name);
     *loss = rp_loss_find(run->loss, error);
     return *loss != NULL;
 }

@@ -260,13 +260,13 @@ RP_TEST(gates_after_the_norm_and_between_queries)
 typedef struct {
     Array x, weight, dy, cosines, sines;
     const gint32 *positions;
-} Turned;
+} Rotated;
 
 static void
-compute_turned(const Side *side, const void *inputs, Outputs *outputs)
+compute_rotated(const Side *side, const void *inputs, Outputs *outputs)
 {
-    const Turned *turned = inputs;
-    const RpDtype dtype = turned->x.dtype;
+    const Rotated *rotated = inputs;
+    const RpDtype dtype = rotated->x.dtype;
     const size_t T = 33, H = 3, D = 20, n = T * H * D;
     const Array zeros = host_random(RP_DTYPE_FP32, D, 0);
     RpNormRopeArgs args = {.dtype = dtype,
@@ -276,14 +276,14 @@ compute_turned(const Side *side, const void *inputs, Outputs *outputs)
                            .rotary = 6,
                            .epsilon = 1e-6f,
                            .shift = 1,
-                           .positions = cuda_copy_in(side, turned->positions, T, sizeof(gint32)),
-                           .cosines = cuda_in(side, turned->cosines),
-                           .sines = cuda_in(side, turned->sines),
-                           .x = cuda_in(side, turned->x),
-                           .weight = cuda_in(side, turned->weight),
+                           .positions = cuda_copy_in(side, rotated->positions, T, sizeof(gint32)),
+                           .cosines = cuda_in(side, rotated->cosines),
+                           .sines = cuda_in(side, rotated->sines),
+                           .x = cuda_in(side, rotated->x),
+                           .weight = cuda_in(side, rotated->weight),
                            .y = cuda_out(side, dtype, n),
                            .rstd = cuda_scratch(side, T * H, sizeof(float)),
-                           .dy = cuda_in(side, turned->dy),
+                           .dy = cuda_in(side, rotated->dy),
                            .dx = cuda_out(side, dtype, n),
                            .d_weight = cuda_in(side, zeros)};
 
@@ -308,14 +308,14 @@ RP_TEST(norms_around_one_and_rotates_a_part_of_a_head)
     for (gint32 t = 0; t < 33; t++)
         positions[t] = 32 - t;
     for (guint d = 0; d < RP_N_DTYPES; d++) {
-        const Turned turned = {.x = host_random((RpDtype)d, 33 * 3 * 20, 1),
-                               .weight = host_random((RpDtype)d, 20, 0.2),
-                               .dy = host_random((RpDtype)d, 33 * 3 * 20, 1),
-                               .cosines = host_random(RP_DTYPE_FP32, 33 * 3, 1),
-                               .sines = host_random(RP_DTYPE_FP32, 33 * 3, 1),
-                               .positions = positions};
+        const Rotated rotated = {.x = host_random((RpDtype)d, 33 * 3 * 20, 1),
+                                 .weight = host_random((RpDtype)d, 20, 0.2),
+                                 .dy = host_random((RpDtype)d, 33 * 3 * 20, 1),
+                                 .cosines = host_random(RP_DTYPE_FP32, 33 * 3, 1),
+                                 .sines = host_random(RP_DTYPE_FP32, 33 * 3, 1),
+                                 .positions = positions};
 
-        cuda_hold_to_host(compute_turned, &turned, TRUE);
+        cuda_hold_to_host(compute_rotated, &rotated, TRUE);
     }
 }
 

@@ -420,6 +420,8 @@ RP_TEST_OF(trains_layers_of_the_callers_program, const Fixture *f)
                   "(max_position_embeddings), found 7");
     check_refused(make_custom_run(f, "dtype=bf16"),
                   "dtype: expected one that scaled can, found bf16");
+    check_refused(make_custom_run(f, "loss=cross_entropy"),
+                  "loss: expected one that a program adds, as scaled has layers of its own, *");
     check_refused(make_custom_run(f, "packing=true"), "packing: expected nothing for scaled, *");
     check_refused(make_custom_run(f, "lora.rank=2"), "lora: expected nothing for scaled, *");
     g_autofree char *lines = g_strdup_printf("data=%s/data.jsonl", f->directory);

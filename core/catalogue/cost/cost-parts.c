@@ -294,7 +294,8 @@ rp_cost_saved(const RpModel *model, const RpCostSaved *cost, RpLayer *layer)
     const RpCostMixer *mixer = &cost->mixer;
     const gboolean attends = mixer->rule_flops == 0;
     const double heads = attends ? (double)model->heads : 0;
-    const double turned = attends ? (heads + (double)model->kv_heads) * (double)model->head_dim : 0;
+    const double rotated =
+        attends ? (heads + (double)model->kv_heads) * (double)model->head_dim : 0;
     const double m = model->experts > 1 ? 0 : model->intermediate;
     /* each for one token */
     const struct {
@@ -303,7 +304,7 @@ rp_cost_saved(const RpModel *model, const RpCostSaved *cost, RpLayer *layer)
         double traffic; /* element-wise bytes before these */
     } groups[RP_N_SAVED_GROUPS] = {
         [RP_SAVED_ATTENTION] = {BYTES_16BIT * mixer->out + BYTES_FP32 * heads, 0,
-                                cost->heads_bytes * turned},
+                                cost->heads_bytes * rotated},
         [RP_SAVED_QKV] = {BYTES_16BIT * mixer->qkv, h * mixer->qkv, cost->norm_bytes * h},
         [RP_SAVED_RESIDUAL] = {BYTES_16BIT * h, h * mixer->out, RP_COST_RESIDUAL_BYTES * h},
         [RP_SAVED_MLP] = {BYTES_16BIT * 2 * m, 2 * h * m, m > 0 ? cost->norm_bytes * h : 0},
