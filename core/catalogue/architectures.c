@@ -38,6 +38,8 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1] = {
     [RP_ARCHITECTURE_MISTRAL] = {.hf_name = "MistralForCausalLM",
                                  .model_type = "mistral",
                                  .runs = TRUE,
+                                 .outer_name = "Mistral3ForConditionalGeneration",
+                                 .outer_type = "mistral3",
                                  .needs_kv_heads = TRUE,
                                  .sliding = RP_SLIDING_EVERY,
                                  .window = 4096,
@@ -84,6 +86,8 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1] = {
     [RP_ARCHITECTURE_MINISTRAL3] = {.hf_name = "Ministral3ForCausalLM",
                                     .model_type = "ministral3",
                                     .runs = TRUE,
+                                    .outer_name = "Mistral3ForConditionalGeneration",
+                                    .outer_type = "mistral3",
                                     .needs_kv_heads = TRUE,
                                     .scales_queries = TRUE,
                                     .rope_parameters = TRUE,
@@ -112,8 +116,6 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1] = {
                                  .runs = TRUE,
                                  .outer_name = "Qwen3_5ForConditionalGeneration",
                                  .outer_type = "qwen3_5",
-                                 .outer_prefix = "model.language_model.",
-                                 .outer_head = "",
                                  .qk_norm = TRUE,
                                  .zero_norms = TRUE,
                                  .gated_attention = TRUE,
@@ -128,8 +130,6 @@ const RpArchitectureRow rp_architectures[RP_N_ARCHITECTURES + 1] = {
                                      .runs = TRUE,
                                      .outer_name = "Qwen3_5MoeForConditionalGeneration",
                                      .outer_type = "qwen3_5_moe",
-                                     .outer_prefix = "model.language_model.",
-                                     .outer_head = "",
                                      .qk_norm = TRUE,
                                      .apart_experts = TRUE,
                                      .shared_expert = TRUE,
@@ -325,7 +325,6 @@ what_holds(const RpModel *model, guint layer)
 
 /* ---- weights of a layer ---- */
 
-#define MODEL_PREFIX "model."
 #define EXPERTS_PREFIX "mlp.experts."
 
 char *const *
@@ -361,13 +360,12 @@ typedef struct {
 static char *
 name_of(const List *list, const Tensor *tensor, const char *infix, gsize stem, const char *suffix)
 {
-    const RpArchitectureRow *row = &rp_architectures[list->model->architecture];
-    const gboolean outer = list->model->outer, is_block = tensor->layer == RP_LAYER_BLOCK;
-    const gboolean inside = !is_block && g_str_has_prefix(tensor->name, MODEL_PREFIX);
-    const gsize skip = inside ? strlen(MODEL_PREFIX) : 0;
-    const char *prefix = is_block || inside ? (outer ? row->outer_prefix : MODEL_PREFIX)
-                         : outer            ? row->outer_head
-                                            : "";
+    const gboolean is_block = tensor->layer == RP_LAYER_BLOCK;
+    const gboolean inside = !is_block && g_str_has_prefix(tensor->name, RP_MODEL_PREFIX);
+    const gsize skip = inside ? strlen(RP_MODEL_PREFIX) : 0;
+    const char *prefix = !is_block && !inside ? ""
+                         : list->model->outer ? RP_OUTER_PREFIX
+                                              : RP_MODEL_PREFIX;
     g_autofree char *block =
         is_block ? g_strdup_printf("layers.%u.", list->layer - 1) : g_strdup("");
 

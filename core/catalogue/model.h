@@ -62,10 +62,10 @@ typedef struct {
     gboolean
         gated_attention; /* q has twice its rows: of each head queries, then gates of its output */
     /* The class that has it as text part of a larger model, whose sizes stand in "text_config"; or NULL. Its
-     * tensors have @outer_prefix instead of "model.", and the head's @outer_head before them. */
+     * tensors have RP_OUTER_PREFIX instead of RP_MODEL_PREFIX. Rows may share a class: the type of "text_config" tells
+     * them apart, and the first is meant where there is none. */
     const char *outer_name; /* "Qwen3_5ForConditionalGeneration" */
     const char *outer_type; /* "qwen3_5" */
-    const char *outer_prefix, *outer_head;
     /* How transformers reads its config.json. */
     gboolean has_attention_bias; /* reads "attention_bias" */
     gboolean has_mlp_bias;       /* reads "mlp_bias" */
@@ -248,6 +248,10 @@ rp_weight_is_adapter(RpWeightKind kind)
 }
 
 #define RP_WEIGHT_MAX_RANK 3
+
+/* Names of a model's tensors begin so, but the head's; and those of the text part of a larger model. */
+#define RP_MODEL_PREFIX "model."
+#define RP_OUTER_PREFIX "model.language_model."
 
 typedef struct _RpLora RpLora; /* core/catalogue/lora.h */
 

@@ -22,6 +22,48 @@
 
 static gboolean read_fields(RpJsonPull *pull, RpConfigRaw *raw);
 
+/* Families that are not read, by how their names begin in small letters without "_": the class that is most like each. */
+static const struct {
+    const char *begin, *family, *nearest;
+} families[] = {
+    {"gemma", "Gemma", "Qwen3_5ForCausalLM"},
+    {"glm", "GLM", "Qwen3MoeForCausalLM"},
+    {"deepseek", "DeepSeek", "Qwen3MoeForCausalLM"},
+    {"kimi", "Kimi", "Qwen3MoeForCausalLM"},
+    {"minimax", "MiniMax", "Qwen3MoeForCausalLM"},
+    {"nemotronh", "Nemotron-H", "Qwen3_5ForCausalLM"},
+    {"nemotron", "Nemotron", "LlamaForCausalLM"},
+    {"qwen3next", "Qwen3-Next", "Qwen3_5MoeForCausalLM"},
+    {"qwen38", "Qwen3.8-Flash-Next", "Qwen3_5MoeForCausalLM"},
+    {"qwen3vlmoe", "Qwen3-VL", "Qwen3MoeForCausalLM"},
+    {"qwen3vl", "Qwen3-VL", "Qwen3ForCausalLM"},
+    {"llama4", "Llama 4", "Qwen3MoeForCausalLM"},
+    {"phi3", "Phi", "LlamaForCausalLM"},
+    {"olmo", "OLMo", "Qwen3ForCausalLM"},
+    {"granite", "Granite", "LlamaForCausalLM"},
+    {"seedoss", "Seed-OSS", "Qwen2ForCausalLM"},
+};
+
+/* Refuses the name @text, with the nearest class if its family is known. */
+static gboolean
+fail_name(RpJsonPull *pull, const char *text, const char **names)
+{
+    g_auto(GStrv) words = g_strsplit(text, "_", -1);
+    g_autofree char *joined = g_strjoinv("", words);
+    g_autofree char *small = g_ascii_strdown(joined, -1);
+    g_autofree char *all = g_strjoinv("\", \"", (char **)names);
+    g_autofree char *expected = NULL;
+
+    for (guint i = 0; i < G_N_ELEMENTS(families) && expected == NULL; i++)
+        if (g_str_has_prefix(small, families[i].begin))
+            expected =
+                g_strdup_printf("one of \"%s\" (%s is not supported; the most like it is %s)", all,
+                                families[i].family, families[i].nearest);
+    if (expected == NULL)
+        expected = g_strdup_printf("one of \"%s\"", all);
+    return rp_config_fail_unsupported(pull, expected);
+}
+
 /* A name of an architecture's row, at @own, or of the larger model that has it, at @outer; those of the caller's program
  * stand between. */
 static gboolean
@@ -31,22 +73,28 @@ read_name(RpJsonPull *pull, gsize own, gsize outer, int *row, gboolean *is_outer
     const guint n_own = g_strv_length((char **)known);
     g_autofree const char **names = g_new0(const char *, n_own + RP_N_ARCHITECTURES + 1);
     guint n = n_own;
-    int rows[RP_N_ARCHITECTURES], choice;
+    g_autoptr(GString) text = g_string_new(NULL);
+    int rows[RP_N_ARCHITECTURES];
 
     memcpy(names, known, n_own * sizeof *names);
     for (int i = 0; i < RP_N_ARCHITECTURES; i++) {
         const char *larger = G_STRUCT_MEMBER(const char *, &rp_architectures[i], outer);
 
-        if (larger == NULL)
+        if (larger == NULL || (n > n_own && g_str_equal(larger, names[n - 1])))
             continue;
         rows[n - n_own] = i;
         names[n++] = larger;
     }
-    if (!rp_config_read_choice(pull, names, &choice))
+    if (!rp_json_pull_string(pull, text))
         return FALSE;
-    *is_outer = (guint)choice >= n_own;
-    *row = *is_outer ? rows[(guint)choice - n_own] : choice;
-    return TRUE;
+    for (guint i = 0; i < n; i++) {
+        if (strcmp(names[i], text->str) != 0)
+            continue;
+        *is_outer = i >= n_own;
+        *row = *is_outer ? rows[i - n_own] : (int)i;
+        return TRUE;
+    }
+    return fail_name(pull, text->str, names);
 }
 
 static gboolean

@@ -74,6 +74,20 @@ settle_custom(RpConfigReader *reader)
     return TRUE;
 }
 
+/* A larger model may have one text part or another: "text_config" says which. */
+static void
+settle_text_part(RpConfigRaw *raw)
+{
+    const RpArchitectureRow *rows = rp_architectures;
+
+    if (!raw->outer_type || raw->text_type < 0 ||
+        g_strcmp0(rows[raw->text_type].outer_type, rows[raw->model_type].outer_type) != 0)
+        return;
+    if (raw->architecture == raw->model_type)
+        raw->architecture = raw->text_type;
+    raw->model_type = raw->text_type;
+}
+
 static gboolean
 settle_architecture(RpConfigReader *reader)
 {
@@ -90,6 +104,7 @@ settle_architecture(RpConfigReader *reader)
     }
     if (MAX(raw->architecture, raw->model_type) >= RP_N_ARCHITECTURES)
         return settle_custom(reader);
+    settle_text_part(raw);
     if (raw->model_type < 0) /* AutoModelForCausalLM refuses it, too */
         return rp_config_fail(reader, RP_HF_CONFIG_ERROR_SYNTAX, "model_type",
                               "expected \"%s\", that of %s, found nothing",

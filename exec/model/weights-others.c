@@ -13,13 +13,10 @@ rp_weights_is_other(const RpModel *model, const char *name)
 
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
 
-    if (row->outer_name == NULL)
-        return FALSE;
-    g_autofree char *head = g_strconcat(row->outer_head, "lm_head.", NULL);
-
     if (model->outer)
-        return !g_str_has_prefix(name, row->outer_prefix) && !g_str_has_prefix(name, head);
-    return g_str_has_prefix(name, "mtp.") || g_str_has_prefix(name, "model.visual.");
+        return !g_str_has_prefix(name, RP_OUTER_PREFIX) && !g_str_has_prefix(name, "lm_head.");
+    return row->outer_name != NULL &&
+           (g_str_has_prefix(name, "mtp.") || g_str_has_prefix(name, "model.visual."));
 }
 
 guint

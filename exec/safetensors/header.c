@@ -186,7 +186,8 @@ read_tensor(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     Reader *reader = value;
     RpSafetensors *tensors = reader->tensors;
     Entry entry = {.tensor = {.file = reader->file}};
-    gpointer at = g_hash_table_lookup(tensors->by_name, pull->key);
+    g_autofree char *name = rp_safetensors_module_name(pull->key);
+    gpointer at = g_hash_table_lookup(tensors->by_name, name);
 
     if (at != NULL) {
         const RpSafetensor *other =
@@ -194,7 +195,7 @@ read_tensor(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         return fail_tensor(reader, other->name, "expected each name once, found it again in %s",
                            other->file);
     }
-    entry.tensor.name = g_string_chunk_insert(tensors->names, pull->key);
+    entry.tensor.name = g_string_chunk_insert(tensors->names, name);
     if (!rp_json_read_record(pull, entry_fields, G_N_ELEMENTS(entry_fields), &entry, NULL) ||
         !check_entry(reader, &entry))
         return FALSE;

@@ -27,6 +27,10 @@ struct _RpSafetensors {
 gboolean rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *bytes,
                                   gsize length, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* A tensor's name in a file as that of the module in transformers, which renames text parts of larger models so when it
+ * reads them, and reads either. (transfer full) */
+char *rp_safetensors_module_name(const char *name);
+
 /* `weight_map` of an index: name -> shard, both owned by the table. Errors:
  * RP_SAFETENSORS_ERROR_INDEX */
 GHashTable *rp_safetensors_parse_index(const char *name, const char *text, gsize length,

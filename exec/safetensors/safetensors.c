@@ -37,6 +37,18 @@ rp_safetensors_free(RpSafetensors *tensors)
     g_free(tensors);
 }
 
+char *
+rp_safetensors_module_name(const char *name)
+{
+    static const char *const renamed[][2] = {{"language_model.model.", "model.language_model."},
+                                             {"language_model.lm_head.", "lm_head."}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(renamed); i++)
+        if (g_str_has_prefix(name, renamed[i][0]))
+            return g_strconcat(renamed[i][1], name + strlen(renamed[i][0]), NULL);
+    return g_strdup(name);
+}
+
 static gboolean
 add_file(RpSafetensors *tensors, const char *path, GError **error)
 {
@@ -62,13 +74,15 @@ read_shard(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     g_autoptr(GString) shard = g_string_new(NULL);
 
-    if (g_hash_table_contains(value, pull->key))
+    g_autofree char *name = rp_safetensors_module_name(pull->key);
+
+    if (g_hash_table_contains(value, name))
         return rp_json_pull_fail_value(pull, "each tensor once");
     if (!rp_json_pull_string(pull, shard))
         return FALSE;
     if (!is_plain_name(shard->str))
         return rp_json_pull_fail_value(pull, "the name of a file beside the index");
-    g_hash_table_insert(value, g_strdup(pull->key), g_strdup(shard->str));
+    g_hash_table_insert(value, g_steal_pointer(&name), g_strdup(shard->str));
     return TRUE;
 }
 

@@ -26,7 +26,7 @@ static const struct {
     {"qwen3.5-2b", 1881825088, 1.88},        {"qwen3.5-4b", 4205751296, 4.21},
     {"qwen3.5-9b", 8953803264, 8.95},        {"qwen3.5-27b", 26895998464, 26.9},
     {"qwen3.5-35b-a3b", 34660610688, 34.66}, {"ministral-3-3b", 3429006336, 3.43},
-    {"ministral-3-8b", 8489553920, 8.49},
+    {"ministral-3-8b", 8489553920, 8.49},    {"qwen3.5-122b-a10b", 122111526912, 122},
 };
 
 RP_TEST(counts_the_published_parameters_of_every_model)

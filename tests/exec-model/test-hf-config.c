@@ -396,6 +396,9 @@ RP_TEST_OF(keeps_a_rope_for_each_kind_of_block, Fixture *f)
     assert_true(parse(f, MELLUM("")));
     assert_true(f->config.rope.theta == 5e5 && f->config.sliding_rope.theta == 1e4);
     assert_int_equal(f->config.sliding_window, 0);
+    assert_true(parse(f, "{\"model_type\":\"mistral3\",\"text_config\":{" SIZES "}}"));
+    assert_int_equal(f->config.architecture, RP_ARCHITECTURE_MISTRAL);
+    assert_true(f->config.outer);
     assert_true(parse(f, DENSE("Ministral3", "ministral3", "")));
     assert_true(f->config.rope.query_beta == 0.1 && f->config.rope.original_max_positions == 16384);
     assert_true(f->config.rope.theta == 1e6 && f->config.pad_id == 11);

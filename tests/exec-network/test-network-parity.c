@@ -244,6 +244,7 @@ RP_TEST(equals_a_tied_llama_with_narrow_heads)
 RP_TEST(equals_a_ministral3_whose_queries_are_scaled_by_their_positions)
 {
     check_case("ministral3", NULL);
+    check_case("ministral3-outer", NULL);
 }
 
 RP_TEST(equals_a_mellum_with_a_rope_for_each_kind_of_block)
