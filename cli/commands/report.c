@@ -782,7 +782,7 @@ const RpCommand rp_command_report = {
         "torch.profiler (.json, .json.gz) or Nsight Systems (.sqlite), a file a rank, it prints "
         "how\n"
         "busy each device is, and with -o it writes their timeline. Behind a predicted trace\n"
-        "recordings are one trace, of the actions that the program noted.\n\n"
+        "recordings are one trace, of the actions that the program annotated.\n\n"
         "Example:\n"
         "  roundpipe report runs/first -o first.html\n"
         "  roundpipe report predicted.json measured.json\n"

@@ -1,4 +1,4 @@
-/* Recordings as pictures and as traces: boxes of work, and the actions that the program noted. */
+/* Recordings as pictures and as traces: boxes of work, and the actions that the program annotated. */
 #include "core/recording/recording.h"
 
 #include "core/base/quote.h"

@@ -14,7 +14,7 @@ typedef struct {
     gint64 time_ns;
 } Launch;
 
-/* An action that the host noted while it launched it. */
+/* An action that the host annotated while it launched it. */
 typedef struct {
     RpAction action;
     guint32 process;

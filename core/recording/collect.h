@@ -8,7 +8,7 @@
  *     launches             which call, when   ->   which kernels belong to which note
  *
  * A kernel belongs to the note of its process in whose time it was launched, whichever thread launched it: a backward
- * runs on threads of PyTorch while the thread that noted it waits.
+ * runs on threads of PyTorch while the thread that annotated it waits.
  */
 #pragma once
 

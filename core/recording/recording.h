@@ -7,9 +7,9 @@
  *   rp_recorded_window()    which part of them is looked at
  *   rp_recorded_figures()   how busy a device is there, and why it is not
  *   rp_recorded_boxes()     the same as a picture
- *   rp_recordings_trace()   actions, where the program noted them: to be compared with a schedule
+ *   rp_recordings_trace()   actions, where the program annotated them: to be compared with a schedule
  *
- * A recording knows kernels. Stages and micro-batches it knows only if the program noted its actions.
+ * A recording knows kernels. Stages and micro-batches it knows only if the program annotated its actions.
  */
 #pragma once
 
@@ -69,7 +69,7 @@ typedef struct {
     guint32 name; /* index of the recording's names */
 } RpWorkSpan;
 
-/* An action that the program noted, on the device that ran it: from its first compute to its last. */
+/* An action that the program annotated, on the device that ran it: from its first compute to its last. */
 typedef struct {
     gint64 start_ns;
     gint64 end_ns;
@@ -231,6 +231,6 @@ GArray *rp_recorded_boxes(const RpRecordedDevice *device, RpWorkKind kind,
  * The actions of all devices, those of the first file first. The k-th time that an action runs is its iteration k - 1.
  *
  * Returns: (transfer full): measured, of compute alone
- * Errors: RP_RECORDING_ERROR_STEPS if no action was noted
+ * Errors: RP_RECORDING_ERROR_STEPS if no action was annotated
  */
 RpTrace *rp_recordings_trace(const GPtrArray *recordings, GError **error) G_GNUC_WARN_UNUSED_RESULT;
