@@ -232,6 +232,7 @@ export_gguf(const RpArgs *args, const char *word, RpReport *report, GError **err
 
     if (!check_gguf(args, word, error) ||
         !rp_trained_open_weights(&model, word, args->adapter, error) ||
+        !rp_gguf_check_model(&model.config, error) ||
         !choose_type(args, &model, &options.type, error) ||
         (model.adapter == NULL && !open_words(&model, &words, error)))
         return FALSE;

@@ -51,6 +51,9 @@ guint64 rp_gguf_bytes(RpGgufType type, guint64 n);
  */
 void rp_gguf_encode(RpGgufType type, const float *values, gsize n, guint8 *out);
 
+/* Whether llama.cpp computes @model as we do. Errors: RP_GGUF_ERROR_UNSUPPORTED naming the key */
+gboolean rp_gguf_check_model(const RpModel *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* A note for users about what llama.cpp computes otherwise; NULL: nothing. (transfer full) */
 char *rp_gguf_difference(const RpModel *model);
 

@@ -54,8 +54,6 @@ typedef struct {
 } RpGgufFamily;
 
 const RpGgufFamily *rp_gguf_family(const RpModel *model);
-/* Whether llama.cpp computes @model as we do. Errors: RP_GGUF_ERROR_UNSUPPORTED naming the key */
-gboolean rp_gguf_check_model(const RpModel *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Sizes, rope and experts. */
 void rp_gguf_add_model(RpGgufFile *file, const RpModel *model);
 

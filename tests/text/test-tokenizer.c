@@ -9,8 +9,8 @@
 
 #define FIXTURES "tests/text/fixtures/"
 
-static const char *const forms[] = {"deepseek",  "digits", "gpt-oss", "gpt2", "llama2", "llama3",
-                                    "metaspace", "nfd",    "odd",     "qwen", "tekken"};
+static const char *const forms[] = {"deepseek",  "digits", "gpt-oss", "gpt2", "llama2",  "llama3",
+                                    "metaspace", "nfd",    "odd",     "qwen", "qwen3-5", "tekken"};
 
 typedef struct {
     RpTokenizer *tokenizer;
