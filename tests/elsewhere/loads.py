@@ -49,6 +49,8 @@ MODELS = {
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                  "original_max_position_embeddings": 16, "truncate": False}, **EXPERTS},
 }
+DELTA = {"head_dim": 16, "full_attention_interval": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+         "linear_key_head_dim": 8, "linear_value_head_dim": 8, "rms_norm_eps": 1e-2}
 # queries are scaled from position 8 on; windows shorter than the sequences, each kind of block with its rope
 NEW_MODELS = {
     "ministral3": {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 8,
@@ -61,8 +63,12 @@ NEW_MODELS = {
                "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
                    "full_attention": {"rope_type": "default", "rope_theta": 5e5},
                    "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}, **EXPERTS},
+    "qwen3-5": {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", **DELTA},
+    "qwen3-5-moe": {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "num_experts": 5,
+                    "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24, **EXPERTS, **DELTA},
 }
 MODELS |= {name: config for name, config in NEW_MODELS.items() if hasattr(transformers, config["architectures"][0])}
+APART = ("Qwen3MoeForCausalLM", "MellumForCausalLM", "Qwen3_5MoeForCausalLM")  # experts are tensors of their own in files
 ATTENTION = "q_proj,k_proj,v_proj,o_proj"
 # targets of adapters
 RUNS = {
@@ -125,7 +131,7 @@ def file_gradients(model):
         if value.grad is None or ".experts.lora_" in name or ".experts.base_layer" in name:
             continue
         stem, _, kind = name.rpartition(".")
-        if type(model).__name__ in ("Qwen3MoeForCausalLM", "MellumForCausalLM") and value.grad.dim() == 3:
+        if type(model).__name__ in APART and ".experts." in name and value.grad.dim() == 3:
             parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}[kind]
             for expert, matrix in enumerate(value.grad):
                 for part, piece in zip(parts, matrix.chunk(len(parts))):
