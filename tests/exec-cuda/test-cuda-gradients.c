@@ -87,6 +87,10 @@ static const Kind kinds[] = {
     {"qwen3-moe", TRUE, NULL, 2, 13, 1 + 2 * (9 + 3 * 5) + 1 + 1, .aux_loss = 0.75},
     {"ministral3", TRUE, NULL, 2, 17, 1 + 2 * 9 + 1 + 1},
     {"mellum", TRUE, NULL, 2, 15, 1 + 4 * (9 + 3 * 5) + 1 + 1},
+    {"qwen3-5", TRUE, NULL, 2, 70, 1 + 2 * 14 + 11 + 1 + 1},
+    {"qwen3-5-moe", TRUE, NULL, 2, 67, 1 + 2 * (11 + 5 + 3 * 5) + (8 + 5 + 3 * 5) + 1 + 1},
+    {"qwen3-5-lora", TRUE, NULL, 2, 11, 28, "qwen3-5"},
+    {"qwen3-5-moe-lora", TRUE, NULL, 2, 11, 28, "qwen3-5-moe"},
 };
 enum {
     QWEN3_TIED,
@@ -104,7 +108,11 @@ enum {
     GPT_OSS_LORA,
     QWEN3_MOE_AUX,
     MINISTRAL3,
-    MELLUM
+    MELLUM,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_5_LORA,
+    QWEN3_5_MOE_LORA
 };
 
 typedef struct {
@@ -639,6 +647,12 @@ RP_TEST(are_the_hosts_of_a_ministral3_and_a_mellum)
 {
     check_model(*state, MINISTRAL3, RP_DTYPE_FP32);
     check_model(*state, MELLUM, RP_DTYPE_FP32);
+}
+
+RP_TEST(are_the_hosts_of_qwen3_5_and_its_mixture_whole_and_with_adapters)
+{
+    for (guint kind = QWEN3_5; kind <= QWEN3_5_MOE_LORA; kind++)
+        check_model(*state, kind, RP_DTYPE_FP32);
 }
 
 RP_TEST(are_the_hosts_of_adapters_with_dropout_and_of_experts)
