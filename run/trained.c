@@ -501,7 +501,7 @@ make_generator(RpTalk *talk, guint tokens, GError **error)
     if (talk->converses && talk->generator != NULL)
         return TRUE;
     g_clear_pointer(&talk->generator, rp_generator_free);
-    talk->options.sequences = 1;
+    talk->options.slots = 1;
     talk->options.tokens = tokens;
     talk->generator = rp_generator_new(&model->config, model->weights, model->kernels, model->probe,
                                        &talk->options, error);

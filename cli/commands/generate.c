@@ -193,29 +193,52 @@ judge(Generation *generation, Prompt *prompt)
         generation->n_right++;
 }
 
-static gboolean
-answer_some(Generation *generation, RpGenerator *generator, const RpSampling *sampling, guint first,
-            guint n, GError **error)
-{
-    RpAnswer answers[RP_GENERATOR_MAX_SEQUENCES];
+typedef struct {
+    Generation *generation;
+    RpProgress progress;
+    guint n_ended;
+} Answering;
 
-    for (guint i = 0; i < n; i++) {
-        Prompt *prompt = nth(generation, first + i);
+static gboolean
+show_answer(gpointer user_data, guint index, const RpAnswer *answer)
+{
+    Answering *answering = user_data;
+
+    if (answer->n_answer == 1)
+        rp_progress_show(&answering->progress, ++answering->n_ended,
+                         answering->generation->prompts->len);
+    return TRUE;
+}
+
+/* Answers all prompts. */
+static gboolean
+answer_by(Generation *generation, RpGenerator *generator, const RpSampling *sampling,
+          GError **error)
+{
+    const guint total = generation->prompts->len;
+    g_autofree RpAnswer *answers = g_new0(RpAnswer, total);
+    Answering answering = {generation, rp_progress_begin("answering", 0), 0};
+
+    for (guint i = 0; i < total; i++) {
+        Prompt *prompt = nth(generation, i);
 
         prompt->answer = g_new(gint32, generation->new_tokens);
         answers[i] = (RpAnswer){.prompt = prompt->ids,
                                 .n_prompt = prompt->n_prompt,
                                 .answer = prompt->answer,
-                                .number = first + i};
+                                .number = i};
     }
-    if (!rp_generator_answer(generator, answers, n, generation->new_tokens, sampling, NULL, NULL,
-                             error))
-        return FALSE;
-    for (guint i = 0; i < n; i++) {
-        nth(generation, first + i)->n_answer = answers[i].n_answer;
-        judge(generation, nth(generation, first + i));
+    const gboolean good = rp_generator_answer(generator, answers, total, generation->new_tokens,
+                                              sampling, show_answer, &answering, error);
+
+    rp_progress_clear();
+    generation->seconds =
+        (double)(g_get_monotonic_time() - answering.progress.begin_us) / G_USEC_PER_SEC;
+    for (guint i = 0; i < total && good; i++) {
+        nth(generation, i)->n_answer = answers[i].n_answer;
+        judge(generation, nth(generation, i));
     }
-    return TRUE;
+    return good;
 }
 
 static gboolean
@@ -223,30 +246,15 @@ answer_all(Generation *generation, const RpArgs *args, GError **error)
 {
     const RpTrained *model = &generation->model;
     const RpSampling sampling = sampling_of(args);
-    const guint total = generation->prompts->len;
-    RpGeneratorOptions options = {.sequences = MIN(total, RP_GENERATOR_MAX_SEQUENCES),
+    RpGeneratorOptions options = {.slots = MIN(generation->prompts->len, RP_GENERATOR_MAX_SLOTS),
                                   .tokens = generation->longest_prompt + generation->new_tokens};
-    RpProgress progress = rp_progress_begin("answering", 0);
 
-    if (rp_rope_stretches(&model->config.rope, options.tokens))
-        options.sequences = 1; /* else a neighbour's length would matter */
     if (!rp_trained_ends(model, &options, error))
         return FALSE;
     g_autoptr(RpGenerator) generator = rp_generator_new(
         &model->config, model->weights, model->kernels, model->probe, &options, error);
 
-    for (guint first = 0; first < total; first += options.sequences) {
-        const guint n = MIN(options.sequences, total - first);
-
-        if (generator == NULL || !answer_some(generation, generator, &sampling, first, n, error)) {
-            rp_progress_clear();
-            return FALSE;
-        }
-        rp_progress_show(&progress, first + n, total);
-    }
-    rp_progress_clear();
-    generation->seconds = (double)(g_get_monotonic_time() - progress.begin_us) / G_USEC_PER_SEC;
-    return TRUE;
+    return generator != NULL && answer_by(generation, generator, &sampling, error);
 }
 
 static void

@@ -190,6 +190,31 @@ describe(RpProbe *probe, RpProfile *profile)
     profile->gpu_memory_bytes = MAX(free_bytes, other_bytes + 1) - other_bytes;
 }
 
+static gpointer
+record(RpProbe *probe, RpProbePart part, gpointer data, GError **error)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+
+    if (!rp_runtime_use(&cuda->gpu, error))
+        return NULL;
+    return rp_cuda_stream_record(cuda->kernels, part, data, error);
+}
+
+static gboolean
+replay(RpProbe *probe, gpointer recording, GError **error)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+
+    return rp_runtime_use(&cuda->gpu, error) &&
+           rp_cuda_stream_replay(cuda->kernels, recording, error);
+}
+
+static void
+forget(RpProbe *probe, gpointer recording)
+{
+    rp_cuda_stream_forget(recording);
+}
+
 static const RpProbeOps ops = {
     .name = "cuda",
     .most_repeats = RP_PROBE_MAX_REPEATS,
@@ -207,6 +232,9 @@ static const RpProbeOps ops = {
     .measure_links = measure_links,
     .begin_copies = rp_cuda_begin_copies,
     .end_copies = rp_cuda_end_copies,
+    .record = record,
+    .replay = replay,
+    .forget = forget,
 };
 
 static gboolean

@@ -1,10 +1,19 @@
-#include "exec/generate/generator.h"
+/*
+ * A generator: the model's weights on a device, the cache, and calls of the network. A call has one of few shapes, and
+ * rows that pad it go to block 0 and slot 0 of the cache, which nothing reads:
+ *
+ *   begin   T tokens in a row, 16 to begin_tokens   |prompt a|prompt b|0 0 0|     logits of each last token
+ *   step    one token of each of N sequences        |a|b|c|0|
+ *
+ * Memory: weights, workspace of the largest calls, arrays of a call; then states of slots, and as many blocks as are needed
+ * or as there is memory left for.
+ */
+#include "exec/generate/private.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "core/base/units.h"
-#include "exec/kernels/philox.h"
+#include "exec/model/rope-table.h"
 #include "exec/system/memory-limit.h"
 
 G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
@@ -71,23 +80,36 @@ load(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, guint8 
     return TRUE;
 }
 
-/* Checks that the host has @bytes free; a GPU's memory is checked by its runtime. */
-static gboolean
-check_memory(const RpProbe *probe, guint64 bytes, GError **error)
+/* Memory that the device has left. */
+static guint64
+bytes_left(const RpNetwork *network, RpProbe *probe)
 {
-    if (strcmp(probe->ops->name, "host") != 0)
-        return TRUE;
-    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+    if (strcmp(probe->ops->name, "host") == 0) {
+        g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 
-    if (bytes < limit.bytes)
-        return TRUE;
-    g_autofree char *what = rp_memory_limit_describe(&limit);
+        return limit.bytes;
+    }
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    profile->gpus = 1;
+    probe->ops->describe(probe, profile);
+    return profile->gpu_memory_bytes;
+}
+
+static gboolean
+refuse_memory(const RpProbe *probe, const char *what, guint64 bytes, guint64 left, GError **error)
+{
+    const gboolean host = strcmp(probe->ops->name, "host") == 0;
+    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+    g_autofree char *limited = rp_memory_limit_describe(&limit);
 
     g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
-                "host memory: the model and its workspace need %" G_GUINT64_FORMAT
-                " bytes, there are %" G_GUINT64_FORMAT
-                ": use a machine with more memory; the limit is %s",
-                bytes, limit.bytes, what);
+                "%s memory: %s need %" G_GUINT64_FORMAT " bytes, there are %" G_GUINT64_FORMAT
+                ": %s%s%s",
+                host ? "host" : "GPU", what, bytes, left,
+                host ? "use a machine with more memory; the limit is "
+                     : "use a GPU with more memory, or shorter answers",
+                host ? limited : "", "");
     return FALSE;
 }
 
@@ -98,9 +120,14 @@ load_weights(const RpNetwork *network, const RpWeights *weights, RpProbe *probe,
 {
     const RpInterval all = {0, rp_network_n_layers(network)};
     const guint64 bytes = rp_network_weight_bytes(network, all);
-    void *parameters =
-        check_memory(probe, bytes, error) ? probe->ops->take(probe, bytes, error) : NULL;
+    const guint64 left = bytes_left(network, probe);
+    void *parameters = NULL;
 
+    if (strcmp(probe->ops->name, "host") != 0 ||
+        bytes < left) /* a GPU's is checked by its runtime */
+        parameters = probe->ops->take(probe, bytes, error);
+    else
+        (void)refuse_memory(probe, "the model and its workspace", bytes, left, error);
     if (parameters == NULL || load(network, weights, probe, parameters, error))
         return parameters;
     probe->ops->give(probe, parameters);
@@ -120,165 +147,181 @@ workspace_bytes(const RpNetwork *network)
     return scratch + 2 * rp_align_up(rp_network_hidden_bytes(network), ALIGNMENT);
 }
 
-typedef struct {
-    float logit;
-    gint32 id;
-} Candidate;
-
-static int
-compare(gconstpointer a, gconstpointer b)
-{
-    const Candidate *x = a, *y = b;
-
-    if (x->logit != y->logit)
-        return x->logit > y->logit ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-static gint32
-likeliest(const float *logits, guint n)
-{
-    guint best = 0;
-
-    for (guint v = 1; v < n; v++)
-        if (logits[v] > logits[best])
-            best = v;
-    return (gint32)best;
-}
-
-/* Returns a random number in [0,1). */
-static double
-drawn(const RpSampling *sampling, guint64 prompt, guint token)
-{
-    uint32_t words[4] = {token, (uint32_t)prompt, (uint32_t)(prompt >> 32), 0};
-
-    rp_philox_stir(words, sampling->seed);
-    return ldexp((double)(words[0] >> 5), -27) + ldexp((double)(words[1] >> 6), -53);
-}
-
-gint32
-rp_sample(const RpSampling *sampling, const float *logits, guint n, guint64 prompt, guint token)
-{
-    if (sampling->temperature <= 0 || sampling->top_k == 1)
-        return likeliest(logits, n);
-    g_autofree Candidate *candidates = g_new(Candidate, n);
-    g_autofree double *odds = g_new(double, n);
-    guint kept = sampling->top_k > 0 ? MIN(sampling->top_k, n) : n;
-    double sum = 0, reached = 0;
-
-    for (guint v = 0; v < n; v++)
-        candidates[v] = (Candidate){logits[v], (gint32)v};
-    qsort(candidates, n, sizeof *candidates, compare);
-    for (guint i = 0; i < kept; i++)
-        sum += odds[i] = exp(((double)candidates[i].logit - (double)candidates[0].logit) /
-                             sampling->temperature);
-    for (guint i = 0; i < kept; i++) { /* the one that reaches P is among them */
-        reached += odds[i];
-        if (reached >= sampling->top_p * sum)
-            kept = i + 1;
-    }
-    double rest = drawn(sampling, prompt, token) * reached;
-    guint chosen = 0;
-
-    while (chosen + 1 < kept && rest >= odds[chosen])
-        rest -= odds[chosen++];
-    return candidates[chosen].id;
-}
-
-struct _RpGenerator {
-    RpModel config;
-    RpGeneratorOptions options;
-    RpNetworkOptions network;
-    const RpKernels *kernels;
-    RpProbe *probe;
-    RpWeights *weights; /* a list of our own, unbound */
-    void *parameters;   /* parameters on the device */
-    void *cache;
-    guint8 *row; /* logits of one, as they come */
-    float *logits;
-};
-
-/* The network for some tokens of each sequence, with the device memory of its calls. */
-typedef struct {
-    RpGenerator *generator;
-    RpNetwork *network;
-    guint8 *constants;
-    void *workspace;
-    gint32 *ids;       /* [sequences][tokens] */
-    gint32 *rows;      /* [sequences]: of the last token of each */
-    guint rope_tokens; /* tokens that the constants are for */
-} Shape;
-
 /* ---- shapes ---- */
 
-static void
-shape_clear(Shape *shape)
-{
-    RpProbe *probe = shape->generator->probe;
+/* The network of calls of one shape. */
+typedef struct {
+    RpNetwork *network;
+    guint n; /* tokens of a call */
+    gpointer recorded
+        [RP_GENERATOR_RECORDS]; /* calls that the device repeats, by the parts of the longest sequence */
+    gboolean has_run[RP_GENERATOR_RECORDS];
+} Shape;
 
-    probe->ops->give(probe, shape->constants);
-    probe->ops->give(probe, shape->workspace);
-    probe->ops->give(probe, shape->ids);
-    probe->ops->give(probe, shape->rows);
-    g_clear_pointer(&shape->network, rp_network_free);
+/* Tokens of calls that begin sequences, at least, and at most if prompts are shorter. */
+#define LEAST_TOKENS 16
+#define MOST_TOKENS 2048
+#define MOST_HOST_TOKENS 256
+
+static guint
+rounded_up(guint n)
+{
+    guint power = 1;
+
+    while (power < n)
+        power *= 2;
+    return power;
 }
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Shape, shape_clear)
+
+/* @tokens: of a call that begins sequences; 0: a step of @sequences */
+static RpNetwork *
+network_of(const RpGenerator *generator, guint tokens, guint sequences)
+{
+    RpNetworkOptions options = generator->network;
+
+    options.sequences = tokens > 0 ? 1 : sequences;
+    options.tokens = tokens > 0 ? tokens : 1;
+    options.packed_tokens = tokens;
+    options.head_chunk = generator->options.slots;
+    return rp_network_new(generator->weights, generator->kernels, &options);
+}
+
+static Shape *
+shape_of(RpGenerator *generator, guint tokens, guint sequences)
+{
+    const gpointer key = GUINT_TO_POINTER(tokens > 0 ? tokens : G_MAXUINT32 - sequences);
+    Shape *shape = g_hash_table_lookup(generator->shapes, key);
+
+    if (shape == NULL) {
+        shape = g_new0(Shape, 1);
+        shape->network = network_of(generator, tokens, sequences);
+        shape->n = tokens > 0 ? tokens : sequences;
+        g_hash_table_insert(generator->shapes, key, shape);
+    }
+    return shape;
+}
 
 /* Fills the constants, for ropes of sequences of @rope_tokens. */
 static gboolean
-set_constants(Shape *shape, guint rope_tokens, GError **error)
+set_constants(RpGenerator *generator, RpNetwork *network, guint rope_tokens, GError **error)
 {
-    RpProbe *probe = shape->generator->probe;
-    const gsize bytes = rp_network_constant_bytes(shape->network);
+    RpProbe *probe = generator->probe;
+    const gsize bytes = rp_network_constant_bytes(network);
     guint8 *constants = g_aligned_alloc0(MAX(bytes, 1), 1, ALIGNMENT);
 
-    shape->rope_tokens = rope_tokens;
-    rp_network_set_rope_tokens(shape->network, rope_tokens);
-    rp_network_fill_constants(shape->network, constants);
-    const gboolean set = probe->ops->upload(probe, shape->constants, constants, bytes, error);
+    generator->rope_tokens = rope_tokens;
+    rp_network_set_rope_tokens(network, rope_tokens);
+    rp_network_fill_constants(network, constants);
+    const gboolean set = probe->ops->upload(probe, generator->constants, constants, bytes, error);
 
     g_aligned_free(constants);
     return set;
 }
 
-static RpNetwork *
-network_of(const RpGenerator *generator, guint tokens)
-{
-    RpNetworkOptions options = generator->network;
+/* ---- the generator ---- */
 
-    options.tokens = tokens;
-    return rp_network_new(generator->weights, generator->kernels, &options);
+guint
+rp_generator_slots(const RpGenerator *generator)
+{
+    return generator->options.slots;
 }
 
+guint
+rp_generator_begin_tokens(const RpGenerator *generator)
+{
+    return generator->begin_tokens;
+}
+
+static gsize
+most_places_bytes(const RpGenerator *generator)
+{
+    const gsize slots = generator->options.slots, tokens = generator->begin_tokens;
+    const gsize rows = tokens + slots * RP_CACHE_BLOCK;
+    const gsize numbers = 3 * (tokens + 2) + 2 * rows + slots * (4 + generator->most_blocks);
+
+    return numbers * sizeof(gint32) + slots * sizeof(RpSampleChoice) + 16 * ALIGNMENT;
+}
+
+/* Calls' shapes: slots, and tokens at most of those that begin. */
+static void
+choose_shapes(RpGenerator *generator)
+{
+    const gboolean host = strcmp(generator->probe->ops->name, "host") == 0;
+    RpGeneratorOptions *options = &generator->options;
+
+    if (options->slots == 0)
+        options->slots = RP_GENERATOR_MAX_SLOTS;
+    if (rp_rope_stretches(&generator->config.rope, options->tokens))
+        options->slots = 1; /* else a neighbour's length would matter */
+    const guint wanted =
+        MIN(host ? MOST_HOST_TOKENS : MOST_TOKENS, (guint64)options->slots * options->tokens);
+
+    generator->begin_tokens =
+        rounded_up(MAX(MAX(MAX(options->tokens, wanted), options->slots), LEAST_TOKENS));
+    generator->most_blocks = (options->tokens + RP_CACHE_BLOCK - 1) / RP_CACHE_BLOCK;
+}
+
+/* Takes what calls need beside weights and cache. */
 static gboolean
-shape_open(RpGenerator *generator, guint tokens, guint rope_tokens, Shape *shape, GError **error)
+take_workspace(RpGenerator *generator, GError **error)
 {
     RpProbe *probe = generator->probe;
-    const RpProbeOps *ops = probe->ops;
-    const guint sequences = generator->options.sequences;
+    const Shape *begin = shape_of(generator, generator->begin_tokens, 0);
+    const Shape *step = shape_of(generator, 0, generator->options.slots);
+    const guint64 bytes = MAX(workspace_bytes(begin->network), workspace_bytes(step->network));
+    const guint64 left = bytes_left(begin->network, probe);
 
-    shape->network = network_of(generator, tokens);
-    const gsize constant_bytes = rp_network_constant_bytes(shape->network);
-    const guint64 bytes = workspace_bytes(shape->network);
-
-    return check_memory(probe, bytes, error) &&
-           (shape->constants = ops->take(probe, constant_bytes, error)) != NULL &&
-           (shape->workspace = ops->take(probe, bytes, error)) != NULL &&
-           (shape->ids = ops->take(probe, (gsize)sequences * tokens * sizeof(gint32), error)) !=
-               NULL &&
-           (shape->rows = ops->take(probe, sequences * sizeof(gint32), error)) != NULL &&
-           set_constants(shape, rope_tokens, error);
+    if (bytes >= left)
+        return refuse_memory(probe, "the model and its workspace", bytes, left, error);
+    generator->places_bytes = most_places_bytes(generator);
+    generator->host_places = g_malloc0(generator->places_bytes);
+    generator->ids = g_new0(gint32, generator->options.slots);
+    return (generator->workspace = probe->ops->take(probe, bytes, error)) != NULL &&
+           (generator->places = probe->ops->take(probe, generator->places_bytes, error)) != NULL &&
+           (generator->sampled = probe->ops->take(probe, generator->options.slots * sizeof(gint32),
+                                                  error)) != NULL &&
+           (generator->constants = probe->ops->take(
+                probe, rp_network_constant_bytes(begin->network), error)) != NULL &&
+           set_constants(generator, begin->network, generator->options.tokens, error);
 }
 
-/* ---- the generator ---- */
+/* Takes as many blocks as all slots can need, or as there is memory for; those of the longest sequence at least. */
+static gboolean
+take_cache(RpGenerator *generator, GError **error)
+{
+    RpProbe *probe = generator->probe;
+    const RpGeneratorOptions *options = &generator->options;
+    const RpNetwork *network = shape_of(generator, generator->begin_tokens, 0)->network;
+    const guint64 left = bytes_left(network, probe);
+    const guint64 states = rp_network_cache_bytes(network, 0, options->slots + 1);
+    const guint64 block = MAX(rp_network_cache_bytes(network, 1, 0), 1);
+    const guint64 most =
+        options->blocks > 0 ? options->blocks : (guint64)options->slots * generator->most_blocks;
+    const guint64 fit = left > states ? (left - states) / block : 0;
+
+    generator->blocks = (guint)MIN(MIN(most, fit), G_MAXINT32 / RP_CACHE_BLOCK - 1) + 1;
+    if (generator->blocks <= generator->most_blocks)
+        return refuse_memory(probe, "the caches of a sequence",
+                             states + (generator->most_blocks + 1) * block, left, error);
+    generator->cache = probe->ops->take(
+        probe, rp_network_cache_bytes(network, generator->blocks, options->slots + 1), error);
+    return generator->cache != NULL;
+}
+
+static void
+shape_free(gpointer data)
+{
+    Shape *shape = data;
+
+    rp_network_free(shape->network);
+    g_free(shape);
+}
 
 RpGenerator *
 rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
                  RpProbe *probe, const RpGeneratorOptions *options, GError **error)
 {
-    g_return_val_if_fail(options->sequences > 0 && options->tokens > 0 &&
-                             options->sequences <= RP_GENERATOR_MAX_SEQUENCES,
-                         NULL);
+    g_return_val_if_fail(options->tokens > 0 && options->slots <= RP_GENERATOR_MAX_SLOTS, NULL);
 
     g_autoptr(RpGenerator) generator = g_new0(RpGenerator, 1);
 
@@ -287,22 +330,31 @@ rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernel
     generator->kernels = kernels;
     generator->probe = probe;
     generator->network = (RpNetworkOptions){.dtype = rp_weights_dtype(weights),
-                                            .sequences = options->sequences,
                                             .cache_tokens = options->tokens,
                                             .attention = RP_ATTENTION_BUILTIN};
     generator->weights = rp_weights_copy(weights);
+    generator->shapes = g_hash_table_new_full(NULL, NULL, NULL, shape_free);
     rp_weights_store_base(generator->weights, generator->network.dtype);
-
-    g_autoptr(RpNetwork) network = network_of(generator, 1);
-    const guint64 cache = rp_network_cache_bytes(network);
-
-    generator->parameters = load_weights(network, weights, probe, error);
-    if (generator->parameters == NULL || !check_memory(probe, cache, error) ||
-        (generator->cache = probe->ops->take(probe, cache, error)) == NULL)
+    choose_shapes(generator);
+    generator->parameters = load_weights(shape_of(generator, 0, generator->options.slots)->network,
+                                         weights, probe, error);
+    if (generator->parameters == NULL || !take_workspace(generator, error) ||
+        !take_cache(generator, error))
         return NULL;
-    generator->row = g_malloc((gsize)config->vocab * rp_dtype_size(generator->network.dtype));
-    generator->logits = g_new(float, config->vocab);
     return g_steal_pointer(&generator);
+}
+
+static void
+forget_calls(RpGenerator *generator)
+{
+    GHashTableIter iter;
+    gpointer shape;
+
+    g_hash_table_iter_init(&iter, generator->shapes);
+    while (g_hash_table_iter_next(&iter, NULL, &shape))
+        for (guint i = 0; i < RP_GENERATOR_RECORDS; i++)
+            if (((Shape *)shape)->recorded[i] != NULL)
+                generator->probe->ops->forget(generator->probe, ((Shape *)shape)->recorded[i]);
 }
 
 void
@@ -310,209 +362,304 @@ rp_generator_free(RpGenerator *generator)
 {
     if (generator == NULL)
         return;
-    generator->probe->ops->give(generator->probe, generator->parameters);
-    generator->probe->ops->give(generator->probe, generator->cache);
-    g_free(generator->row);
-    g_free(generator->logits);
+    void *const taken[] = {generator->parameters, generator->cache,   generator->constants,
+                           generator->workspace,  generator->sampled, generator->places};
+
+    forget_calls(generator);
+    for (guint i = 0; i < G_N_ELEMENTS(taken); i++)
+        generator->probe->ops->give(generator->probe, taken[i]);
+    g_free(generator->host_places);
+    g_free(generator->ids);
+    g_hash_table_unref(generator->shapes);
     rp_weights_free(generator->weights);
     g_free(generator);
 }
 
-/* ---- answering ---- */
+/* ---- calls ---- */
 
+/* A call of the network, and the arrays that it reads, which go to the device as one. */
 typedef struct {
     RpGenerator *generator;
-    RpAnswer *answers;
-    guint n;
-    guint most_tokens;
-    guint first_length; /* length of the longest prompt */
-    const RpSampling *sampling;
-    RpGeneratorToken on_token;
-    gpointer user_data;
-    gboolean stopped;
-} Answering;
+    Shape *shape;
+    gsize used; /* bytes of the arrays */
+    RpCacheCall cache;
+    RpStageCall stage;
+    RpSampleArgs sample;
+} Call;
 
-static gboolean
-is_end(const RpGeneratorOptions *options, gint32 id)
+/* Takes space for an array; @device: (out): its address there. Returns: the host's, zeroed */
+static void *
+take_array(Call *call, gsize bytes, gconstpointer *device)
 {
-    for (guint i = 0; i < options->n_ends; i++)
-        if (options->ends[i] == id)
-            return TRUE;
-    return FALSE;
+    const gsize at = rp_align_up(call->used, 64);
+
+    g_assert(at + bytes <= call->generator->places_bytes);
+    memset(call->generator->host_places + call->used, 0, at + bytes - call->used);
+    call->used = at + bytes;
+    *device = call->generator->places + at;
+    return call->generator->host_places + at;
 }
 
-/* Whether @answer is at its end. */
-static gboolean
-is_over(const Answering *answering, const RpAnswer *answer)
+static gint32 *
+take_numbers(Call *call, gsize n, const gint32 **device)
 {
-    return answering->stopped || answer->n_answer >= answering->most_tokens ||
-           (answer->n_answer > 0 &&
-            is_end(&answering->generator->options, answer->answer[answer->n_answer - 1]));
+    return take_array(call, n * sizeof(gint32), (gconstpointer *)device);
 }
 
-/* Runs the model on @ids, and chooses the next token of each answer that is not over. @cached:
- * (nullable): tokens behind which those come */
-static gboolean
-step(Answering *answering, Shape *shape, const gint32 *ids, const gint32 *rows,
-     const gint32 *cached, GError **error)
+static void
+take_choices(Call *call, RpSequence *const *sequences, guint n, guint rows)
 {
-    RpGenerator *generator = answering->generator;
-    RpProbe *probe = generator->probe;
-    const guint sequences = generator->options.sequences;
-    const gsize row_bytes =
-        (gsize)generator->config.vocab * rp_dtype_size(generator->network.dtype);
-    const RpStageCall call = {.stream = probe->ops->stream(probe),
-                              .layers = {0, rp_network_n_layers(shape->network)},
-                              .constants = shape->constants,
-                              .parameters = generator->parameters,
-                              .input = shape->ids,
-                              .workspace = shape->workspace,
-                              .cache = generator->cache,
-                              .cached = cached,
-                              .rows = shape->rows,
-                              .n_rows = answering->n};
+    RpSampleChoice *choices =
+        take_array(call, rows * sizeof(RpSampleChoice), (gconstpointer *)&call->sample.choices);
 
-    if (!probe->ops->upload(
-            probe, shape->ids, ids,
-            (gsize)sequences * rp_network_options(shape->network)->tokens * sizeof *ids, error) ||
-        !probe->ops->upload(probe, shape->rows, rows, sequences * sizeof *rows, error) ||
-        (cached != NULL &&
-         !probe->ops->upload(probe, shape->constants + rp_network_places_byte(shape->network),
-                             cached, sequences * sizeof *cached, error)))
-        return FALSE;
+    call->sample.rows = rows;
+    for (guint i = 0; i < n; i++) {
+        const RpTicket *ticket = sequences[i]->ticket;
+        const RpSampling *sampling = &ticket->request.sampling;
 
-    const guint8 *logits = rp_network_logits(shape->network, &call);
-
-    for (guint i = 0; i < answering->n; i++) {
-        RpAnswer *answer = &answering->answers[i];
-
-        if (is_over(answering, answer))
-            continue;
-        if (!probe->ops->download(probe, generator->row, logits + i * row_bytes, row_bytes, error))
-            return FALSE;
-        rp_dtype_to_float(generator->network.dtype, generator->row, generator->logits,
-                          generator->config.vocab);
-        answer->answer[answer->n_answer] =
-            rp_sample(answering->sampling, generator->logits, generator->config.vocab,
-                      answer->number, answer->n_answer);
-        answer->n_answer++;
-        if (answering->on_token != NULL && !answering->on_token(answering->user_data, i, answer))
-            answering->stopped = TRUE;
+        choices[i] = (RpSampleChoice){.temperature = sampling->temperature,
+                                      .top_p = sampling->top_p,
+                                      .top_k = sampling->top_k,
+                                      .seed = sampling->seed,
+                                      .number = ticket->request.number,
+                                      .token = ticket->n_answer};
     }
-    return TRUE;
 }
 
-/* Tokens of the longest sequence that the next step makes: of its prompt, and its answer so far. */
-static guint
-longest_of(const Answering *answering)
+static Call
+call_of(RpGenerator *generator, Shape *shape)
 {
-    guint longest = 0;
-
-    for (guint i = 0; i < answering->n; i++) {
-        const RpAnswer *answer = &answering->answers[i];
-
-        if (!is_over(answering, answer))
-            longest = MAX(longest, answer->n_prompt + answer->n_answer);
-    }
-    return longest;
+    return (Call){.generator = generator,
+                  .shape = shape,
+                  .cache = {.n_blocks = generator->blocks,
+                            .n_slots = generator->options.slots + 1,
+                            .memory = generator->cache},
+                  .stage = {.stream = generator->probe->ops->stream(generator->probe),
+                            .layers = {0, rp_network_n_layers(shape->network)},
+                            .constants = generator->constants,
+                            .parameters = generator->parameters,
+                            .workspace = generator->workspace},
+                  .sample = {.dtype = generator->network.dtype,
+                             .vocabulary = generator->config.vocab,
+                             .ids = generator->sampled}};
 }
 
-/* Runs all prompts at once, with their answers so far: shorter ones are followed by tokens that nothing attends to. */
+static void
+issue(gpointer data)
+{
+    Call *call = data;
+
+    call->stage.cache = &call->cache;
+    call->sample.logits = rp_network_logits(call->shape->network, &call->stage);
+    call->generator->kernels->sample(call->stage.stream, &call->sample);
+}
+
+/* Issues the call; from its third time on as the device has recorded it, if it can. */
 static gboolean
-begin(Answering *answering, GError **error)
+issue_again(Call *call, guint record, GError **error)
 {
-    const guint sequences = answering->generator->options.sequences;
-    g_autofree gint32 *rows = g_new0(gint32, sequences);
-    guint longest = 0;
+    RpProbe *probe = call->generator->probe;
+    Shape *shape = call->shape;
 
-    for (guint i = 0; i < answering->n; i++)
-        longest = MAX(longest, answering->answers[i].n_prompt + answering->answers[i].n_answer);
-    g_autofree gint32 *ids = g_new0(gint32, (gsize)sequences * longest);
-
-    for (guint i = 0; i < answering->n; i++) {
-        const RpAnswer *answer = &answering->answers[i];
-
-        memcpy(ids + (gsize)i * longest, answer->prompt, answer->n_prompt * sizeof *ids);
-        memcpy(ids + (gsize)i * longest + answer->n_prompt, answer->answer,
-               answer->n_answer * sizeof *ids);
-        rows[i] = (gint32)(i * longest + answer->n_prompt + answer->n_answer - 1);
-    }
-    g_auto(Shape) shape = {.generator = answering->generator};
-
-    return shape_open(answering->generator, longest, longest_of(answering), &shape, error) &&
-           step(answering, &shape, ids, rows, NULL, error);
-}
-
-/* Constants for as long a sequence as the next step makes, as transformers turns each step. @again: (out): a
- * longrope has come to its long factors, and all keys must be made with them */
-static gboolean
-turn(const Answering *answering, Shape *shape, gboolean *again, GError **error)
-{
-    const RpRope *rope = &answering->generator->config.rope;
-    const guint length = longest_of(answering);
-    const gboolean longrope = rope->type == RP_ROPE_LONGROPE;
-
-    *again = FALSE;
-    if (!rp_rope_stretches(rope, length) ||
-        (longrope && rp_rope_stretches(rope, shape->rope_tokens)))
+    if (probe->ops->record == NULL || record >= RP_GENERATOR_RECORDS || !shape->has_run[record]) {
+        issue(call);
+        shape->has_run[MIN(record, RP_GENERATOR_RECORDS - 1)] = TRUE;
         return TRUE;
-    *again = longrope;
-    return set_constants(shape, length, error);
+    }
+    if (shape->recorded[record] == NULL)
+        shape->recorded[record] = probe->ops->record(probe, issue, call, error);
+    return shape->recorded[record] != NULL &&
+           probe->ops->replay(probe, shape->recorded[record], error);
 }
 
-/* One token more of each answer, as long as one is not over. An answer that is over continues at
- * its last place, and its tokens are dropped. */
+/* Runs the call, and takes the ids of its first @n rows. @record: of calls that are the same but for arrays */
 static gboolean
-go_on(Answering *answering, GError **error)
+run(Call *call, guint n, guint record, GError **error)
 {
-    const guint sequences = answering->generator->options.sequences;
-    g_autofree gint32 *ids = g_new0(gint32, sequences);
-    g_autofree gint32 *rows = g_new0(gint32, sequences);
-    g_autofree gint32 *cached = g_new0(gint32, sequences);
-    g_auto(Shape) shape = {.generator = answering->generator};
+    RpGenerator *generator = call->generator;
+    RpProbe *probe = generator->probe;
 
-    if (!shape_open(answering->generator, 1, answering->first_length, &shape, error))
-        return FALSE;
-    for (guint left = 1; left > 0;) {
-        gboolean again;
+    return probe->ops->upload(probe, generator->places, generator->host_places, call->used,
+                              error) &&
+           issue_again(call, record, error) &&
+           probe->ops->download(probe, generator->ids, generator->sampled, n * sizeof(gint32),
+                                error);
+}
 
-        if (!turn(answering, &shape, &again, error) || (again && !begin(answering, error)))
-            return FALSE;
-        left = 0;
-        for (guint i = 0; i < answering->n; i++) {
-            const RpAnswer *answer = &answering->answers[i];
+static guint
+length_of(const RpSequence *sequence)
+{
+    return sequence->ticket->request.n_prompt + sequence->ticket->n_answer;
+}
 
-            rows[i] = (gint32)i;
-            ids[i] = answer->answer[answer->n_answer - 1];
-            cached[i] = (gint32)(answer->n_prompt + answer->n_answer - 1);
-            left += !is_over(answering, answer);
-        }
-        if (left > 0 && !step(answering, &shape, ids, rows, cached, error))
-            return FALSE;
+static gint32
+token_of(const RpSequence *sequence, guint t)
+{
+    const RpTicket *ticket = sequence->ticket;
+    const guint n_prompt = ticket->request.n_prompt;
+
+    return t < n_prompt ? ticket->request.prompt[t] : ticket->answer[t - n_prompt];
+}
+
+static gint32
+row_of(const RpSequence *sequence, guint t)
+{
+    return sequence->blocks[t / RP_CACHE_BLOCK] * RP_CACHE_BLOCK + (gint32)(t % RP_CACHE_BLOCK);
+}
+
+/* Tokens of a call that begins @sequences, and rows of the cache that it fills. */
+static void
+count_tokens(RpSequence *const *sequences, guint n, guint *tokens, guint *rows)
+{
+    *tokens = *rows = 0;
+    for (guint i = 0; i < n; i++) {
+        const guint length = length_of(sequences[i]);
+
+        if (sequences[i]->begins_with == i)
+            *tokens += length;
+        *rows += length - MIN(length, sequences[i]->n_shared * RP_CACHE_BLOCK);
     }
-    return TRUE;
+}
+
+/* Arrays of the prompts of @sequences, one behind the other. @first: (out): [n]: first tokens */
+static void
+lay_out_tokens(Call *call, RpSequence *const *sequences, guint n, guint tokens, gint32 *first)
+{
+    const guint T = call->shape->n;
+    gint32 *ids = take_numbers(call, T, (const gint32 **)&call->stage.input);
+    gint32 *positions = take_numbers(call, T, &call->cache.positions);
+    gint32 *starts = take_numbers(call, T + 2, &call->cache.starts);
+    gint32 at = 0;
+
+    call->stage.longest = T - tokens;
+    for (guint i = 0; i < n; i++) {
+        const guint length = length_of(sequences[i]);
+
+        first[i] = at;
+        if (sequences[i]->begins_with != i) {
+            first[i] = first[sequences[i]->begins_with];
+            continue;
+        }
+        starts[call->stage.n_samples++] = at;
+        call->stage.longest = MAX(call->stage.longest, length);
+        for (guint t = 0; t < length; t++, at++) {
+            ids[at] = token_of(sequences[i], t);
+            positions[at] = (gint32)t;
+        }
+    }
+    if (tokens < T)
+        starts[call->stage.n_samples++] = at;
+    starts[call->stage.n_samples] = (gint32)T;
+}
+
+/* Places of keys in the cache, of states, and the tokens whose logits are wanted. */
+static void
+lay_out_places(Call *call, RpSequence *const *sequences, guint n, const gint32 *first, guint n_rows)
+{
+    RpCacheCall *cache = &call->cache;
+    gint32 *tokens = take_numbers(call, n_rows, &cache->tokens);
+    gint32 *rows = take_numbers(call, n_rows, &cache->rows);
+    gint32 *firsts = take_numbers(call, n, &cache->firsts);
+    gint32 *ends = take_numbers(call, n, &cache->ends);
+    gint32 *slots = take_numbers(call, n, &cache->slots);
+    gint32 *last = take_numbers(call, n, &call->stage.rows);
+
+    cache->n_ranges = call->stage.n_rows = n;
+    for (guint i = 0; i < n; i++) {
+        const guint length = length_of(sequences[i]);
+
+        for (guint t = sequences[i]->n_shared * RP_CACHE_BLOCK; t < length; t++) {
+            tokens[cache->n_rows] = first[i] + (gint32)t;
+            rows[cache->n_rows++] = row_of(sequences[i], t);
+        }
+        firsts[i] = first[i];
+        ends[i] = first[i] + (gint32)length;
+        slots[i] = (gint32)sequences[i]->slot;
+        last[i] = ends[i] - 1;
+    }
 }
 
 gboolean
-rp_generator_answer(RpGenerator *generator, RpAnswer *answers, guint n, guint most_tokens,
-                    const RpSampling *sampling, RpGeneratorToken on_token, gpointer user_data,
-                    GError **error)
+rp_generator_begin(RpGenerator *generator, RpSequence *const *sequences, guint n, GError **error)
 {
-    Answering answering = {.generator = generator,
-                           .answers = answers,
-                           .n = n,
-                           .most_tokens = most_tokens,
-                           .sampling = sampling,
-                           .on_token = on_token,
-                           .user_data = user_data};
+    g_autofree gint32 *first = g_new(gint32, n);
+    guint tokens, rows;
 
-    g_return_val_if_fail(n > 0 && n <= generator->options.sequences && most_tokens > 0, FALSE);
-    for (guint i = 0; i < n; i++) {
-        g_return_val_if_fail(answers[i].n_prompt > 0 &&
-                                 answers[i].n_prompt + most_tokens <= generator->options.tokens,
-                             FALSE);
-        answers[i].n_answer = 0;
+    count_tokens(sequences, n, &tokens, &rows);
+    const guint shape = MAX(LEAST_TOKENS, rounded_up(MAX(tokens, n)));
+    Call call = call_of(generator, shape_of(generator, shape, 0));
+
+    lay_out_tokens(&call, sequences, n, tokens, first);
+    lay_out_places(&call, sequences, n, first, rows);
+    take_choices(&call, sequences, n, n);
+    return run(&call, n, RP_GENERATOR_RECORDS, error);
+}
+
+/* Arrays of one token of each sequence; the shape's rows behind these are of block 0 and slot 0. */
+static void
+lay_out_step(Call *call, RpSequence *const *sequences, guint n)
+{
+    const guint N = call->shape->n, most_blocks = call->generator->most_blocks;
+    RpCacheCall *cache = &call->cache;
+    gint32 *ids = take_numbers(call, N, (const gint32 **)&call->stage.input);
+    gint32 *positions = take_numbers(call, N, &cache->positions);
+    gint32 *tokens = take_numbers(call, N, &cache->tokens);
+    gint32 *ends = take_numbers(call, N, &cache->ends);
+    gint32 *rows = take_numbers(call, N, &cache->rows);
+    gint32 *slots = take_numbers(call, N, &cache->slots);
+    gint32 *tables = take_numbers(call, (gsize)N * most_blocks, &cache->tables);
+
+    cache->firsts = call->stage.rows = cache->tokens;
+    cache->n_rows = cache->n_ranges = call->stage.n_rows = N;
+    cache->most_blocks = most_blocks;
+    for (guint i = 0; i < N; i++) {
+        tokens[i] = (gint32)i;
+        ends[i] = (gint32)i + 1;
+        if (i >= n)
+            continue;
+        const guint place = length_of(sequences[i]) - 1;
+
+        ids[i] = token_of(sequences[i], place);
+        positions[i] = (gint32)place;
+        rows[i] = row_of(sequences[i], place);
+        slots[i] = (gint32)sequences[i]->slot;
+        memcpy(tables + (gsize)i * most_blocks, sequences[i]->blocks,
+               sequences[i]->n_blocks * sizeof *tables);
+        cache->longest = MAX(cache->longest, place + 1);
     }
-    answering.first_length = longest_of(&answering);
-    return begin(&answering, error) && go_on(&answering, error);
+}
+
+gboolean
+rp_generator_step(RpGenerator *generator, RpSequence *const *sequences, guint n, GError **error)
+{
+    const guint N = MIN(rounded_up(n), generator->options.slots);
+    Call call = call_of(generator, shape_of(generator, 0, N));
+    guint record = 0;
+
+    lay_out_step(&call, sequences, n);
+    /* sequences that fit into the same number of parts are calls alike */
+    while ((guint64)RP_CACHE_PART << record < call.cache.longest)
+        record++;
+    call.cache.longest = MIN((guint)RP_CACHE_PART << record, generator->options.tokens);
+    take_choices(&call, sequences, n, N);
+    return run(&call, n, record, error);
+}
+
+/* As transformers turns each step. A longrope that has come to its long factors stays there, and all keys must be made with
+ * them. */
+gboolean
+rp_generator_turn(RpGenerator *generator, guint length, gboolean first, gboolean *again,
+                  GError **error)
+{
+    const RpRope *rope = &generator->config.rope;
+    const gboolean longrope = rope->type == RP_ROPE_LONGROPE;
+
+    *again = FALSE;
+    if (!rp_rope_stretches(rope, generator->options.tokens) ||
+        (!first && (!rp_rope_stretches(rope, length) ||
+                    (longrope && rp_rope_stretches(rope, generator->rope_tokens)))))
+        return TRUE;
+    *again = longrope && !first;
+    return set_constants(generator, shape_of(generator, generator->begin_tokens, 0)->network,
+                         length, error);
 }

@@ -1,12 +1,16 @@
 /**
- * Answers to prompts of token ids, on one device: each token is chosen by the model's logits, until
- * an end-of-sequence token.
+ * Answers to prompts of token ids: each token is chosen by the model's logits, until an end-of-sequence token.
  *
- *   prompt   7 4 + 5 8 =      all of it goes through the model; keys and values are kept -> 2
- *            2                one token more, which attends to them                      -> 3
- *            3                                                                           -> the end
+ * A generator is a model on one device with slots, and a cache in blocks. Requests wait in a queue, which several
+ * generators may serve; an answer that ends leaves its slot and its blocks to the next:
  *
- * Several prompts are answered at once, of any lengths, with the kernels of training.
+ *   slot 1   |prompt a| 2 3 5 end |prompt d| 4 4 ...          requests   a b c d e
+ *   slot 2   |prompt b| 8 1 9 9 7 2 1 end |prompt e| 7
+ *   slot 3   |prompt c| 1 end
+ *
+ * An answer follows from its prompt, its sampling and its number alone: not from what is answered beside it, nor from
+ * when, nor on how many devices of a kind. If blocks run out, the newest answer waits and begins again later, with the
+ * same tokens. Requests of one group share the blocks that their prompt fills.
  */
 #pragma once
 
@@ -18,15 +22,15 @@
 #define RP_GENERATE_ERROR (rp_generate_error_quark())
 GQuark rp_generate_error_quark(void);
 typedef enum {
-    RP_GENERATE_ERROR_MEMORY /* the model does not fit into the memory */
+    RP_GENERATE_ERROR_MEMORY /* the model, or its cache, does not fit into the memory */
 } RpGenerateError;
 
-/* Sequences that are answered at once, at most; tokens that end an answer. */
-#define RP_GENERATOR_MAX_SEQUENCES 64
+/* Answers that a generator works on at once, at most; tokens that end an answer. */
+#define RP_GENERATOR_MAX_SLOTS 256
 #define RP_GENERATOR_MAX_ENDS 64
 
-/* Chooses the next token by the logits of all tokens, as transformers does: temperature, then the
- * likeliest K, then the likeliest that together have P of the probability, then sampling. */
+/* How the next token is chosen, as transformers does: temperature, then the likeliest K, then the likeliest that
+ * together have P of the probability, then sampling (RpSampleArgs). */
 typedef struct {
     double temperature; /* 0: the likeliest token; of equal ones the lower id */
     double top_p;       /* (0,1]; 1 = all */
@@ -34,26 +38,61 @@ typedef struct {
     guint64 seed;
 } RpSampling;
 
+/* ---- requests: from any thread ---- */
+
+typedef struct _RpRequests RpRequests;
+
+typedef enum {
+    RP_REQUEST_ENDED,   /* by an id that ends it, its last */
+    RP_REQUEST_FULL,    /* it has most_tokens */
+    RP_REQUEST_STOPPED, /* by a callback, or cancelled */
+    RP_REQUEST_FAILED   /* the generator that served it has failed */
+} RpRequestEnd;
+
+/* After each token; @answer: all of them so far. Returns: whether it may continue */
+typedef gboolean (*RpRequestToken)(gpointer user_data, const gint32 *answer, guint n_answer);
+/* Once for each request, at its end. */
+typedef void (*RpRequestDone)(gpointer user_data, RpRequestEnd end, const gint32 *answer,
+                              guint n_answer);
+
+typedef struct {
+    const gint32 *prompt; /* ids below the vocabulary; copied */
+    guint n_prompt;       /* > 0 */
+    guint most_tokens;    /* of the answer, > 0; both together: at most the generators' tokens */
+    RpSampling sampling;
+    guint64 number;       /* for sampling: of the prompt, or of one of its answers */
+    guint64 group;        /* requests of one group have the same prompt; 0: of none */
+    RpRequestToken token; /* (nullable); like @done called by a generator's thread */
+    RpRequestDone done;   /* (nullable) */
+    gpointer user_data;
+} RpPromptRequest;
+
+RpRequests *rp_requests_new(void);
+/* Nobody serves them any more. */
+void rp_requests_free(RpRequests *requests);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRequests, rp_requests_free)
+/* Returns: the request's id, > 0 */
+guint64 rp_requests_add(RpRequests *requests, const RpPromptRequest *request);
+/* Ends a request that waits or is answered, soon; nothing happens to one that has ended. */
+void rp_requests_cancel(RpRequests *requests, guint64 id);
+/* No more will be added: generators return when all have ended. */
+void rp_requests_close(RpRequests *requests);
+/* Number of requests that have not ended. */
+guint rp_requests_left(RpRequests *requests);
+
+/* ---- a generator ---- */
+
 typedef struct _RpGenerator RpGenerator;
 
 typedef struct {
-    guint sequences; /* answered at once, 1 to RP_GENERATOR_MAX_SEQUENCES */
-    guint tokens;    /* length of the longest prompt and its answer together */
+    guint
+        slots; /* answered at once, to RP_GENERATOR_MAX_SLOTS; 0: as many as the memory has space for */
+    guint tokens; /* length of the longest prompt and its answer together */
+    guint
+        blocks; /* of the cache, of RP_CACHE_BLOCK tokens: at most; 0: as many as are needed, or fit */
     gint32 ends[RP_GENERATOR_MAX_ENDS];
     guint n_ends;
 } RpGeneratorOptions;
-
-/* A prompt and its answer. */
-typedef struct {
-    const gint32 *prompt; /* ids below the vocabulary */
-    guint n_prompt;       /* > 0 */
-    gint32 *answer;       /* space for most_tokens of them */
-    guint n_answer;       /* (out): the id that ends it included */
-    guint64 number;       /* number of the prompt, for sampling */
-} RpAnswer;
-
-/* After each token of answers[@index]. Returns: whether it may continue */
-typedef gboolean (*RpGeneratorToken)(gpointer user_data, guint index, const RpAnswer *answer);
 
 /**
  * rp_generator_new:
@@ -70,24 +109,49 @@ RpGenerator *rp_generator_new(const RpModel *config, const RpWeights *weights,
 void rp_generator_free(RpGenerator *generator);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGenerator, rp_generator_free)
 
+/* Number of answers that it works on at once. */
+guint rp_generator_slots(const RpGenerator *generator);
+
+/**
+ * rp_generator_serve:
+ *
+ * Answers requests until they are closed and all have ended; several generators may serve the same ones, each in a thread
+ * of its own. A failure ends the requests that it has begun; others stay for other generators.
+ *
+ * Errors: the backend's own
+ */
+gboolean rp_generator_serve(RpGenerator *generator, RpRequests *requests,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A prompt and its answer. */
+typedef struct {
+    const gint32
+        *prompt;    /* ids below the vocabulary; equal pointers of neighbours: the same prompt */
+    guint n_prompt; /* > 0 */
+    gint32 *answer; /* space for most_tokens of them */
+    guint n_answer; /* (out): the id that ends it included */
+    guint64 number; /* number of the prompt, for sampling */
+} RpAnswer;
+
+/* After each token of answers[@index]. Returns: whether answers may continue */
+typedef gboolean (*RpGeneratorToken)(gpointer user_data, guint index, const RpAnswer *answer);
+
 /**
  * rp_generator_answer:
- * @n: as many as `sequences` at most
+ * @n: any number of them
  * @most_tokens: of an answer; with the longest prompt at most `tokens`
  * @sampling: how tokens are chosen
  * @on_token: (nullable)
  *
- * Errors: %RP_GENERATE_ERROR_MEMORY; the backend's own
+ * Errors: the backend's own
  */
 gboolean rp_generator_answer(RpGenerator *generator, RpAnswer *answers, guint n, guint most_tokens,
                              const RpSampling *sampling, RpGeneratorToken on_token,
                              gpointer user_data, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/**
- * rp_sample:
- * @logits: [n]
- * @prompt, @token: number of the prompt, and of the answer's token: sampling depends on seed,
- *   prompt and token alone
- */
-gint32 rp_sample(const RpSampling *sampling, const float *logits, guint n, guint64 prompt,
-                 guint token);
+/* The same by @n_generators of them at once, with as many threads. @on_token is called by any of these, one at a time.
+ * Errors: the first */
+gboolean rp_generators_answer(RpGenerator *const *generators, guint n_generators, RpAnswer *answers,
+                              guint n, guint most_tokens, const RpSampling *sampling,
+                              RpGeneratorToken on_token, gpointer user_data,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;

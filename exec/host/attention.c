@@ -30,7 +30,6 @@ typedef struct {
  * sequence's first. */
 typedef struct {
     const RpAttentionArgs *args;
-    size_t sequence;
     size_t start, length; /* the sequence's first token, and its tokens */
     size_t head, kv_head;
     size_t query, queries; /* first and number */
@@ -132,7 +131,7 @@ for_each_kv_head(const RpAttentionArgs *args, void (*work)(Place *place, void *w
     g_assert(args->head_size * args->heads <= INT_MAX && args->heads % args->kv_heads == 0);
     for (size_t s = 0; s < args->sequences; s++) {
         const size_t start = (size_t)args->starts[s];
-        Place place = {.args = args, .sequence = s, .start = start};
+        Place place = {.args = args, .start = start};
 
         place.length = (size_t)args->starts[s + 1] - start;
         g_assert(place.length <= args->max_length);
@@ -242,13 +241,10 @@ forward_kv_head(Place *place, void *workspace)
     const RpAttentionArgs *args = place->args;
     const size_t group = args->heads / args->kv_heads;
     const Forward f = lay_out_forward(args, workspace);
-    const size_t wanted = args->wanted != NULL ? (size_t)args->wanted[place->sequence] : 0;
-    const size_t first = wanted / RP_BLOCK * RP_BLOCK;
-    const size_t end = args->wanted != NULL ? wanted + 1 : place->length;
 
     for (size_t g = 0; g < group; g++) {
         place->head = place->kv_head * group + g;
-        for (place->query = first; place->query < end; place->query += RP_BLOCK) {
+        for (place->query = 0; place->query < place->length; place->query += RP_BLOCK) {
             place->queries = MIN(RP_BLOCK, place->length - place->query);
             forward_queries(place, &f);
         }

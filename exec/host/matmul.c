@@ -94,6 +94,39 @@ multiply(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *
                 c, (blasint)stride);
 }
 
+/* A row of C by itself, as generating needs it: sgemm's order of sums follows from m, too. */
+static void
+multiply_row(const RpMatmulArgs *args, size_t n, const float *a, Block b, float *c)
+{
+    const gboolean adds = args->accumulate || args->residual != NULL;
+    const float factor = factor_of(args);
+    float sums[RP_TILE];
+
+    for (size_t first = 0; first < n; first += RP_TILE) {
+        const size_t some = MIN(RP_TILE, n - first);
+
+        memset(sums, 0, sizeof sums);
+        if (args->form == RP_MATMUL_NT)
+            for (size_t j = 0; j < some; j++)
+                sums[j] = rp_host_dot(a, b.data + (first + j) * b.stride, args->k);
+        else
+            for (size_t k = 0; k < args->k; k++)
+                for (size_t j = 0; j < some; j++)
+                    sums[j] += a[k] * b.data[k * b.stride + first + j];
+        for (size_t j = 0; j < some; j++)
+            c[first + j] = (adds ? c[first + j] : 0) + factor * sums[j];
+    }
+}
+
+static void
+multiply_rows(const RpMatmulArgs *args, size_t m, size_t n, Block a, Block b, float *c,
+              size_t stride)
+{
+    g_assert(args->form != RP_MATMUL_TN);
+    for (size_t i = 0; i < m; i++)
+        multiply_row(args, n, a.data + i * a.stride, b, c + i * stride);
+}
+
 /* @rows x @columns sums of C, which begin at its column @column, += bias */
 static void
 add_bias(const RpMatmulArgs *args, size_t rows, size_t column, size_t columns, float *c,
@@ -137,7 +170,7 @@ multiply_block(const RpMatmulArgs *args, size_t row, size_t rows, size_t column,
                    rows, column, columns, buffer);
     else if (args->residual != NULL)
         copy_rows(args, row, rows, column, columns, c);
-    multiply(args, rows, columns, a, b, c, stride);
+    (args->alone ? multiply_rows : multiply)(args, rows, columns, a, b, c, stride);
     if (args->bias != NULL)
         add_bias(args, rows, column, columns, c, stride);
     for (size_t r = 0; r < rows && !in_place; r++)
@@ -246,6 +279,7 @@ args_of(const RpGroupedMatmulArgs *args, size_t expert, size_t first, size_t row
                        .b_dtype = args->b_dtype,
                        .c_dtype = args->c_dtype,
                        .accumulate = args->accumulate,
+                       .alone = args->alone,
                        .scale = args->scale,
                        .workspace = args->workspace};
     const size_t b_at = sums_rows ? first * args->n : expert * args->n * args->k;

@@ -28,6 +28,7 @@
 
 #include "core/base/dtype.h"
 #include "core/lowbit/lowbit.h"
+#include "exec/kernels/decode-args.h"
 #include "exec/kernels/delta-args.h"
 #include "exec/kernels/expert-args.h"
 
@@ -43,6 +44,7 @@
     W(grouped_matmul, RpGroupedMatmulArgs, "grouped matmul")                                       \
     RP_EXPERT_KERNELS(K, W)                                                                        \
     RP_DELTA_KERNELS(K, W)                                                                         \
+    RP_DECODE_KERNELS(K, W)                                                                        \
     K(bias_forward, RpBiasArgs, "bias forward")                                                    \
     W(bias_backward, RpBiasArgs, "bias backward")                                                  \
     K(rmsnorm_forward, RpRmsnormArgs, "rmsnorm forward")                                           \
@@ -101,6 +103,8 @@ typedef struct {
     RpDtype a_dtype, b_dtype, c_dtype;
     bool accumulate;
     bool half_sums; /* not with @scale */
+    /* NT: each row of C is the same whatever m is, as generating needs it; made for few rows */
+    bool alone;
     /* kernel variant among the backend's for such a shape; 0, or none such: the first */
     uint8_t variant;
     float scale;                         /* 0: none */
@@ -149,6 +153,7 @@ typedef struct {
     RpDtype a_dtype, b_dtype, c_dtype;
     bool accumulate;
     bool half_sums; /* not with @scale */
+    bool alone;     /* NT, NN: each row of C is the same whatever other rows there are */
     float scale;    /* 0: none */
     void *workspace;
 } RpGroupedMatmulArgs;
@@ -263,8 +268,6 @@ typedef struct {
     /* shapes that it cannot do are left to the built-in one */
     RpAttentionChoice choice;
     const int32_t *starts; /* [sequences+1]: first tokens; the last is T */
-    const int32_t *wanted; /* forward, of the host, or NULL: [sequences], the one query of each
-                                             whose output is wanted; others may be left alone */
     const void *q;         /* [T,heads,D] */
     const void *k, *v;     /* [T,kv_heads,D] */
     void *out;             /* [T,heads,D]; backward: in */

@@ -40,6 +40,10 @@ typedef void (*RpProbePart)(gpointer data);
  *   @end_copies; returns its argument. NULL where the host's processors do the copying
  * @end_copies: (nullable): frees @copies; @bytes_per_s (out): of all together, if they succeeded
  *
+ * @record: (nullable): records the operations that @part issues, without running them: what they read may have changed
+ *   each time that @replay issues them all at once. Such operations have run before. NULL where issuing costs nothing
+ * @forget: frees a recording
+ *
  * Errors: the backend's own; those of a cancelled measurement
  */
 typedef struct {
@@ -61,6 +65,9 @@ typedef struct {
                               GError **error);
     gpointer (*begin_copies)(RpProbe *probe, guint devices, GError **error);
     gboolean (*end_copies)(RpProbe *probe, gpointer copies, double *bytes_per_s, GError **error);
+    gpointer (*record)(RpProbe *probe, RpProbePart part, gpointer data, GError **error);
+    gboolean (*replay)(RpProbe *probe, gpointer recording, GError **error);
+    void (*forget)(RpProbe *probe, gpointer recording);
 } RpProbeOps;
 
 /* The beginning of every probe. One thread at a time. */

@@ -10,149 +10,105 @@
  * Where matrices of q, k and v are one, so are q, k and v, [T,(H + 2 K) D], and so are their gradients:
  * one matmul makes them, and one each the gradients of the matrices and of n.
  */
+#include "core/base/units.h"
 #include "exec/network/private.h"
 
 /*
  * Attention of a block, to the keys of its own call, or to those that calls before have left:
  *
- *   the beginning   q, k, v [B,S]      k, v -> cache [B,cache_tokens] from 0 on; attention as ever
- *   one token more  q, k, v [B,1]      k, v -> cache at the token's place; q stands at that place
- *                                      of as many queries, the others of which nobody wants
+ *   sequences that begin   q, k, v [T]    k, v -> rows of the cache; attention as ever
+ *   one token more         q, k, v [B]    k, v -> rows of the cache; each query sees the keys of its table
  *
  * A gated block has a gate behind each head of q, [T,H,2 D]: s = x + (out sigmoid(gate)) Wo.
- *
- * Cache: of each block keys, then values; of each of these sequence after sequence, [K,D] a token.
  */
 
-/* Bytes of a block's part of the cache: keys and values, or of DeltaNet the inputs of its convolution and its gates, from
- * which the state is made anew. */
+/* Bytes of a part of a block's cache, @part 0 or 1. */
 static guint64
-block_cache_bytes(const RpNetwork *network)
+part_bytes(const RpNetwork *network, guint block, guint blocks, guint slots, guint part)
 {
     const RpModel *model = network->model;
-    const guint64 keys = 2 * (guint64)model->kv_heads * model->head_dim;
-    const guint64 delta = model->full_period > 0 ? rp_model_delta_columns(model) +
-                                                       2 * (guint64)model->delta_value_heads
-                                                 : 0;
+    const guint64 element = rp_dtype_size(network->options.dtype);
+    guint64 bytes;
 
-    return MAX(keys, delta) * network->options.sequences * network->options.cache_tokens *
-           rp_dtype_size(network->options.dtype);
+    if (!rp_model_block_is_delta(model, block))
+        bytes = (guint64)blocks * RP_CACHE_BLOCK * model->kv_heads * model->head_dim * element;
+    else if (part == 0)
+        bytes =
+            (guint64)slots * (model->delta_kernel - 1) * rp_model_delta_columns(model) * element;
+    else
+        bytes = (guint64)slots * model->delta_value_heads * model->delta_key_dim *
+                model->delta_value_dim * sizeof(float);
+    return rp_align_up(bytes, RP_NETWORK_ALIGNMENT);
+}
+
+/* Bytes of the blocks before @block. */
+static guint64
+bytes_before(const RpNetwork *network, guint block, guint blocks, guint slots)
+{
+    guint64 bytes = 0;
+
+    for (guint i = 0; i < block; i++)
+        for (guint part = 0; part < 2; part++)
+            bytes += part_bytes(network, i, blocks, slots, part);
+    return bytes;
 }
 
 guint64
-rp_network_cache_bytes(const RpNetwork *network)
+rp_network_cache_bytes(const RpNetwork *network, guint blocks, guint slots)
 {
-    return network->model->blocks * block_cache_bytes(network);
+    g_return_val_if_fail(network != NULL, 0);
+    return bytes_before(network, network->model->blocks, blocks, slots);
 }
 
 void *
-rp_block_cache(const RpPass *pass, const size_t *columns, guint part)
+rp_block_cache(const RpPass *pass, guint part)
 {
-    const RpNetwork *network = pass->network;
-    const gsize tokens = (gsize)network->options.sequences * network->options.cache_tokens;
-    gsize before = 0;
+    const guint block = pass->layer - 1;
+    guint64 before;
 
     if (pass->measuring)
         return NULL;
-    for (guint i = 0; i < part; i++)
-        before += tokens * columns[i] * rp_dtype_size(network->options.dtype);
-    return (guint8 *)pass->call->cache + (pass->layer - 1) * block_cache_bytes(network) + before;
+    const RpCacheCall *cache = pass->call->cache;
+
+    before = bytes_before(pass->network, block, cache->n_blocks, cache->n_slots);
+    if (part == 1)
+        before += part_bytes(pass->network, block, cache->n_blocks, cache->n_slots, 0);
+    return (guint8 *)cache->memory + before;
 }
 
-gboolean
-rp_block_goes_on(const RpPass *pass)
+/* Elements from a token of v to the next. */
+static size_t
+value_stride(const RpPass *pass, const RpBlockShape *z, const RpAttentionArgs *args)
 {
-    const RpNetworkOptions *options = &pass->network->options;
-
-    return options->cache_tokens > 0 &&
-           (pass->measuring ? options->tokens == 1 : pass->call->cached != NULL);
+    return args->row_heads > 0 ? args->row_heads * pass->network->model->head_dim : z->keys;
 }
 
-/* Row @token of a sequence, each [elements]. */
-static void *
-row(const RpPass *pass, const void *array, guint sequence, guint token, size_t elements)
-{
-    const RpNetworkOptions *options = &pass->network->options;
-    const gsize index = (gsize)sequence * options->cache_tokens + token;
-
-    return (guint8 *)array + index * elements * rp_dtype_size(options->dtype);
-}
-
-/* The same of an array [B,S]. */
-static void *
-own(const RpPass *pass, const void *array, guint sequence, size_t elements)
-{
-    const RpNetworkOptions *options = &pass->network->options;
-
-    return (guint8 *)array +
-           (gsize)sequence * options->tokens * elements * rp_dtype_size(options->dtype);
-}
-
-void
-rp_block_cache_fill(RpPass *pass, size_t columns, const void *rows, void *part)
-{
-    const RpNetworkOptions *options = &pass->network->options;
-    const gint32 *cached = pass->measuring ? NULL : pass->call->cached;
-
-    for (guint b = 0; b < options->sequences && !pass->measuring; b++) {
-        const guint at = cached != NULL ? (guint)cached[b] : 0;
-
-        g_assert(at + options->tokens <= options->cache_tokens);
-        rp_pass_copy(pass, options->tokens * columns, own(pass, rows, b, columns),
-                     row(pass, part, b, at, columns));
-    }
-}
-
-void
-rp_block_cache_pick(RpPass *pass, size_t columns, const void *part, void *rows)
-{
-    const RpNetworkOptions *options = &pass->network->options;
-    const gint32 *cached = pass->measuring ? NULL : pass->call->cached;
-
-    for (guint b = 0; b < options->sequences && cached != NULL; b++)
-        rp_pass_copy(pass, columns, row(pass, part, b, (guint)cached[b], columns),
-                     own(pass, rows, b, columns));
-}
-
-/* Attention of one query of each sequence. */
 static void
-attend_cached(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args, void *keys, void *values)
+attend_cached(RpPass *pass, const RpAttentionArgs *args)
 {
-    const RpNetworkOptions *options = &pass->network->options;
-    const size_t tokens = (size_t)options->sequences * options->cache_tokens;
-    const gsize before = pass->scratch.used;
-    void *q = rp_pass_take(pass, &pass->scratch, tokens * z->queries);
-    void *out = rp_pass_take(pass, &pass->scratch, tokens * z->queries);
-    float *lse = rp_pass_take_floats(&pass->scratch, tokens * z->H);
-
-    rp_block_cache_fill(pass, z->queries, args.q, q);
-    rp_pass_attention_cached(
-        pass, (RpAttentionArgs){
-                  .window = args.window, .q = q, .k = keys, .v = values, .out = out, .lse = lse});
-    if (rp_pass_has(pass, RP_WEIGHT_SINKS))
-        rp_pass_sink(pass, tokens, out, lse);
-    rp_block_cache_pick(pass, z->queries, out, args.out);
-    pass->scratch.used = before;
+    rp_pass_attention_cached(pass, (RpCachedAttentionArgs){.window = args->window,
+                                                           .q = args->q,
+                                                           .keys = rp_block_cache(pass, 0),
+                                                           .values = rp_block_cache(pass, 1),
+                                                           .out = args->out,
+                                                           .lse = args->lse});
 }
 
 void
 rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args)
 {
-    const size_t columns[] = {z->keys, z->keys};
-    const gboolean goes_on = rp_block_goes_on(pass);
-    void *keys = NULL, *values = NULL;
-
-    if (pass->network->options.cache_tokens > 0) {
-        keys = rp_block_cache(pass, columns, 0);
-        values = rp_block_cache(pass, columns, 1);
-        rp_block_cache_fill(pass, z->keys, args.k, keys);
-        rp_block_cache_fill(pass, z->keys, args.v, values);
-    }
-    if (goes_on)
-        attend_cached(pass, z, args, keys, values);
-    if (goes_on && !pass->measuring)
-        return;
-    rp_pass_attention(pass, args); /* the beginning; measured, whichever it will be */
+    if (rp_pass_has_cache(pass))
+        rp_pass_cache_rows(pass, (RpCacheRowsArgs){.width = z->keys,
+                                                   .k_stride = z->keys,
+                                                   .v_stride = value_stride(pass, z, &args),
+                                                   .k = args.k,
+                                                   .v = args.v,
+                                                   .keys = rp_block_cache(pass, 0),
+                                                   .values = rp_block_cache(pass, 1)});
+    if (rp_pass_has_cache(pass) && pass->network->options.tokens == 1)
+        attend_cached(pass, &args);
+    else
+        rp_pass_attention(pass, args);
     if (rp_pass_has(pass, RP_WEIGHT_SINKS))
         rp_pass_sink(pass, z->T, args.out, args.lse);
 }
@@ -167,15 +123,14 @@ typedef struct {
 static const RpWeightKind qkv[] = {RP_WEIGHT_Q, RP_WEIGHT_K, RP_WEIGHT_V};
 static const RpJoint joint = {qkv, G_N_ELEMENTS(qkv)};
 
-/* Attention and rope's kernels read and write columns, the latter of heads that are not too large; the input of a
- * cache, or of attention without rope, has no gaps. */
+/* Attention and rope's kernels read and write columns, the latter of heads that are not too large; the input of attention
+ * without rope has no gaps. */
 static gboolean
 may_be_columns(const RpPass *pass, const RpBlockShape *z)
 {
     const guint head_dim = pass->network->model->head_dim;
 
-    return z->rope && !z->gated && head_dim % 8 == 0 && head_dim <= 256 &&
-           pass->network->options.cache_tokens == 0;
+    return z->rope && !z->gated && head_dim % 8 == 0 && head_dim <= 256;
 }
 
 static gboolean

@@ -8,8 +8,8 @@
  *
  * Packed samples begin with a state of zeros, and the convolution sees none before their first tokens.
  *
- * With a cache, qkv, b and a of all tokens are kept there. One token more makes u and out of all tokens anew, since
- * prompts of a micro-batch end at different places: only the row of the new token is wanted.
+ * With a cache, the rule runs token by token from a state that calls leave there, and so does the convolution from its
+ * last inputs: a token costs the same however long its sequence is.
  */
 #include "exec/network/private.h"
 
@@ -52,43 +52,21 @@ make_inputs(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, const vo
     pass->scratch.used = before;
 }
 
-/* The delta rule of all tokens of the cache, for one row of each sequence. */
-static void
-make_cached_out(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a,
-                const RpBlockDelta *cached)
-{
-    const RpNetworkOptions *options = &pass->network->options;
-    const size_t tokens = (size_t)options->sequences * options->cache_tokens;
-    void *u = rp_pass_take(pass, &pass->scratch, tokens * z->columns);
-    void *out = rp_pass_take(pass, &pass->scratch, tokens * z->values);
-
-    rp_pass_conv(pass, TRUE, cached->qkv, u);
-    rp_pass_delta(pass, TRUE, (RpDeltaArgs){.qkv = u, .b = cached->b, .a = cached->a, .out = out});
-    rp_block_cache_pick(pass, z->values, out, a->out);
-}
-
 static void
 make_out(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a)
 {
     const gsize before = pass->scratch.used;
-    const size_t columns[] = {z->columns, z->gates, z->gates};
-    const gboolean goes_on = rp_block_goes_on(pass);
-    const RpBlockDelta cached = {.qkv = rp_block_cache(pass, columns, 0),
-                                 .b = rp_block_cache(pass, columns, 1),
-                                 .a = rp_block_cache(pass, columns, 2)};
+    void *u = rp_pass_take(pass, &pass->scratch, z->T * z->columns);
 
-    if (pass->network->options.cache_tokens > 0) {
-        rp_block_cache_fill(pass, z->columns, a->qkv, cached.qkv);
-        rp_block_cache_fill(pass, z->gates, a->b, cached.b);
-        rp_block_cache_fill(pass, z->gates, a->a, cached.a);
-    }
-    if (goes_on)
-        make_cached_out(pass, z, a, &cached);
-    if (!goes_on || pass->measuring) {
-        void *u = rp_pass_take(pass, &pass->scratch, z->T * z->columns);
-
-        rp_pass_conv(pass, FALSE, a->qkv, u);
-        rp_pass_delta(pass, FALSE, (RpDeltaArgs){.qkv = u, .b = a->b, .a = a->a, .out = a->out});
+    if (rp_pass_has_cache(pass)) {
+        rp_pass_conv_step(pass, a->qkv, u, rp_block_cache(pass, 0));
+        rp_pass_delta_step(
+            pass,
+            (RpDeltaStepArgs){
+                .qkv = u, .b = a->b, .a = a->a, .out = a->out, .states = rp_block_cache(pass, 1)});
+    } else {
+        rp_pass_conv(pass, a->qkv, u);
+        rp_pass_delta(pass, (RpDeltaArgs){.qkv = u, .b = a->b, .a = a->a, .out = a->out});
     }
     pass->scratch.used = before;
 }
@@ -137,7 +115,7 @@ differentiate_rule(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, v
     rp_pass_gated_norm_backward(
         pass,
         (RpGatedNormArgs){.x = a->out, .gate = a->z, .dy = d_out, .dx = d_out, .d_gate = d.z});
-    rp_pass_conv(pass, FALSE, a->qkv, d.qkv); /* u, which is over when its gradient is there */
+    rp_pass_conv(pass, a->qkv, d.qkv); /* u, which is over when its gradient is there */
     rp_pass_delta_backward(pass, (RpDeltaArgs){.qkv = d.qkv,
                                                .b = a->b,
                                                .a = a->a,

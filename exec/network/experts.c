@@ -148,6 +148,7 @@ static void
 grouped_matmul(RpPass *pass, RpGroupedMatmulArgs args)
 {
     args.half_sums = pass->network->options.half_sums;
+    args.alone = rp_pass_has_cache(pass) && args.form != RP_MATMUL_TN;
     args.workspace = pass->kernel_workspace;
     RUN_IN_WORKSPACE(pass, grouped_matmul, &args);
 }

@@ -175,13 +175,13 @@ measure_layers(RpNetwork *network)
 static guint
 table_tokens(const RpNetwork *network)
 {
-    return MAX(network->options.tokens, network->options.cache_tokens);
+    return network->options.cache_tokens > 0 ? network->options.cache_tokens
+                                             : network->options.tokens;
 }
 
 static RpConstants
 constants_of(const RpNetwork *network)
 {
-    const gsize starts = aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
     const gsize table = aligned((gsize)table_tokens(network) *
                                 (rp_model_rotary_dim(network->model) / 2) * sizeof(float));
     const guint n_tables = rp_model_n_rope_tables(network->model);
@@ -200,8 +200,7 @@ constants_of(const RpNetwork *network)
         return at;
     }
     at.starts = at.positions + aligned(network->tokens * sizeof(gint32));
-    at.cache_starts = at.starts + starts;
-    at.bytes = at.cache_starts + (network->options.cache_tokens > 0 ? starts : 0);
+    at.bytes = at.starts + aligned(((gsize)network->options.sequences + 1) * sizeof(gint32));
     return at;
 }
 
@@ -308,7 +307,6 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     g_return_if_fail(network && constants);
 
     const RpConstants *at = &network->constants;
-    const guint cached = network->options.cache_tokens;
     gint32 *positions = (gint32 *)((guint8 *)constants + at->positions);
     gint32 *starts = (gint32 *)((guint8 *)constants + at->starts);
     gint32 *lengths = (gint32 *)((guint8 *)constants + at->lengths);
@@ -322,9 +320,6 @@ rp_network_fill_constants(const RpNetwork *network, void *constants)
     for (guint i = 0; i < n; i++)
         for (gint32 t = starts[i]; t < starts[i + 1]; t++)
             positions[t] = t - starts[i];
-    starts = (gint32 *)((guint8 *)constants + at->cache_starts);
-    for (guint b = 0; b <= network->options.sequences && cached > 0; b++)
-        starts[b] = (gint32)(b * cached);
 }
 
 /* ---- the network ---- */
@@ -357,9 +352,9 @@ rp_network_new(const RpWeights *weights, const RpKernels *kernels, const RpNetwo
     g_return_val_if_fail(options->sequences > 0 && options->tokens > 0, NULL);
     g_return_val_if_fail((guint64)options->sequences * options->tokens <= G_MAXINT32, NULL);
     g_return_val_if_fail(options->packed_tokens <= options->tokens, NULL);
-    g_return_val_if_fail(options->cache_tokens == 0 || options->packed_tokens == 0, NULL);
     g_return_val_if_fail(options->aux_loss <= 0 || rp_weights_model(weights)->experts > 1, NULL);
-    g_return_val_if_fail((guint64)options->sequences * options->cache_tokens <= G_MAXINT32, NULL);
+    g_return_val_if_fail(
+        options->cache_tokens == 0 || options->tokens == 1 || options->packed_tokens > 0, NULL);
     g_return_val_if_fail(
         !options->fp8.used || (guint64)options->sequences * options->tokens % 16 == 0, NULL);
 

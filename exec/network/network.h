@@ -51,7 +51,9 @@ typedef struct {
     RpNetworkFp8 fp8;
     guint packed_tokens; /* samples share a sequence, and calls say where they begin; of a typical
                             one, as measured where a call does not. 0: a sample has a sequence */
-    /* tokens of a sequence in a cache of keys and values, for forwards alone; 0: no cache */
+    /* tokens of the longest sequence in a cache (RpCacheCall), for forwards alone: one token of each of B sequences that
+     * are there (tokens 1), or sequences that begin (packed_tokens > 0). Each row is then the same whatever other rows a
+     * call has. 0: no cache */
     guint cache_tokens;
     /* length of a sequence for ropes that depend on it; 0: the longest possible */
     guint rope_tokens;
@@ -137,10 +139,25 @@ gsize rp_network_places_byte(const RpNetwork *network);
 /* 0: nothing of a micro-batch goes there. */
 gsize rp_network_most_places(const RpNetwork *network);
 
-/* Bytes of the cache that calls share: keys and values of all blocks. A call finds zeroes there, or
- * values that others have left. Where sequences continue, the positions (int32 [B]) at
- * rp_network_places_byte() of the constants are those of call->cached. */
-guint64 rp_network_cache_bytes(const RpNetwork *network);
+/* A cache: keys and values of attention in blocks of RP_CACHE_BLOCK tokens, states of DeltaNet in slots; in zeroed memory.
+ * Block 0 and slot 0 are for rows that pad a call. */
+guint64 rp_network_cache_bytes(const RpNetwork *network, guint blocks, guint slots);
+
+/* A call names its part of it. Arrays are of the backend's memory; positions and starts of the constants are not
+ * read then. */
+typedef struct {
+    guint n_blocks, n_slots;
+    void *memory;            /* rp_network_cache_bytes() */
+    const gint32 *positions; /* [T] */
+    const gint32 *starts;    /* sequences that begin: [call->n_samples + 1] */
+    guint n_rows;            /* tokens whose keys are kept, and rows of the cache */
+    const gint32 *tokens, *rows;
+    guint n_ranges; /* tokens firsts[i] to ends[i] are of the state in slots[i] */
+    const gint32 *firsts, *ends, *slots;
+    guint most_blocks;    /* one token more: of a table */
+    guint longest;        /* and no position is as large */
+    const gint32 *tables; /* [B,most_blocks] */
+} RpCacheCall;
 
 /* Frozen weights that are resident on a device (core/plan/resident.h): the upload of a stage has
  * only those of its layers that are not resident. All zeros: none is. */
@@ -181,15 +198,12 @@ typedef struct {
     RpInterval layers;
     const RpStageSteps *steps; /* fused: their steps; NULL: all forward and backward */
     const void *constants;
-    const void *parameters; /* parameters of the stage, layer after layer (exec/model/layout.h) */
-    RpResidents residents;  /* beside them */
-    const void *input;      /* input of the first layer */
-    void *cache;            /* where options have one */
-    const gint32 *cached; /* [B], the host's: tokens of each sequence that are in the cache, behind
-                               which one token comes (options.tokens 1); %NULL: none, @input is the
-                               beginning */
-    guint n_samples;      /* packed: whose places are in the constants; 0: the typical ones */
-    guint longest;        /* the longest of these, tokens */
+    const void *parameters;   /* parameters of the stage, layer after layer (exec/model/layout.h) */
+    RpResidents residents;    /* beside them */
+    const void *input;        /* input of the first layer */
+    const RpCacheCall *cache; /* where options have one; else not read */
+    guint n_samples;          /* packed: whose places are in the constants; 0: the typical ones */
+    guint longest;            /* the longest of these, tokens */
 
     /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
      * the end of the stage, the others lie inside it. recompute: the same of the end. backward,

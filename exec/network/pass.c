@@ -152,6 +152,7 @@ rp_pass_matmul(RpPass *pass, RpMatmulArgs args)
 {
     args.workspace = pass->kernel_workspace;
     args.half_sums = pass->network->options.half_sums;
+    args.alone = rp_pass_has_cache(pass) && args.form == RP_MATMUL_NT;
     if (pass->measuring)
         rp_matmuls_note(pass->network, &args);
     args.variant = rp_matmuls_variant(pass->network, &args);
@@ -217,6 +218,22 @@ constant(const RpPass *pass, gsize offset)
     return pass->measuring ? NULL : (const guint8 *)pass->call->constants + offset;
 }
 
+static const int32_t *
+positions_of(const RpPass *pass)
+{
+    return rp_pass_has_cache(pass) && !pass->measuring
+               ? pass->call->cache->positions
+               : constant(pass, pass->network->constants.positions);
+}
+
+static const int32_t *
+starts_of(const RpPass *pass)
+{
+    return rp_pass_has_cache(pass) && !pass->measuring
+               ? pass->call->cache->starts
+               : constant(pass, pass->network->constants.starts);
+}
+
 /* The offset of the table of the block's q or k, whose norm is @kind. */
 static gsize
 table_offset(const RpPass *pass, RpWeightKind kind)
@@ -237,7 +254,7 @@ complete_rope(const RpPass *pass, RpWeightKind kind, RpRopeArgs *args)
     args->tokens = network->tokens;
     args->head_size = network->model->head_dim;
     args->rotary = network->model->rotary_dim;
-    args->positions = constant(pass, network->constants.positions);
+    args->positions = positions_of(pass);
     args->cosines = constant(pass, table + network->constants.cosines);
     args->sines = constant(pass, table + network->constants.sines);
 }
@@ -270,7 +287,7 @@ complete_norm_rope(const RpPass *pass, RpWeightKind kind, RpNormRopeArgs *args)
     args->shift = norm_shift(pass);
     args->weight = rp_pass_weight(pass, kind);
     args->workspace = pass->kernel_workspace;
-    args->positions = constant(pass, network->constants.positions);
+    args->positions = positions_of(pass);
     args->cosines = constant(pass, table + network->constants.cosines);
     args->sines = constant(pass, table + network->constants.sines);
 }
@@ -324,7 +341,7 @@ complete_attention(const RpPass *pass, RpAttentionArgs *args)
             ? network->options.attention
             : RP_ATTENTION_BUILTIN;
     args->workspace = pass->kernel_workspace;
-    args->starts = constant(pass, network->constants.starts);
+    args->starts = starts_of(pass);
 }
 
 void
@@ -335,18 +352,40 @@ rp_pass_attention(RpPass *pass, RpAttentionArgs args)
 }
 
 void
-rp_pass_attention_cached(RpPass *pass, RpAttentionArgs args)
+rp_pass_attention_cached(RpPass *pass, RpCachedAttentionArgs args)
 {
     const RpNetworkOptions *options = &pass->network->options;
+    const RpModel *model = pass->network->model;
 
-    complete_attention(pass, &args);
-    args.tokens = (size_t)options->sequences * options->cache_tokens;
-    args.sequences = options->sequences;
-    args.max_length = options->cache_tokens;
-    args.choice = RP_ATTENTION_BUILTIN;
-    args.starts = constant(pass, pass->network->constants.cache_starts);
-    args.wanted = pass->measuring ? NULL : pass->call->cached;
-    RUN_IN_WORKSPACE(pass, attention_forward, &args);
+    args.dtype = options->dtype;
+    args.queries = options->sequences;
+    args.heads = model->heads;
+    args.kv_heads = model->kv_heads;
+    args.head_size = model->head_dim;
+    args.scale = 1.0f / sqrtf((float)model->head_dim);
+    args.longest = options->cache_tokens;
+    args.workspace = pass->kernel_workspace;
+    if (!pass->measuring) {
+        const RpCacheCall *cache = pass->call->cache;
+
+        args.longest = cache->longest;
+        args.most_blocks = cache->most_blocks;
+        args.positions = cache->positions;
+        args.tables = cache->tables;
+    }
+    RUN_IN_WORKSPACE(pass, attention_cached, &args);
+}
+
+void
+rp_pass_cache_rows(RpPass *pass, RpCacheRowsArgs args)
+{
+    if (pass->measuring)
+        return;
+    args.dtype = pass->network->options.dtype;
+    args.n = pass->call->cache->n_rows;
+    args.tokens = pass->call->cache->tokens;
+    args.rows = pass->call->cache->rows;
+    RUN(pass, cache_rows, &args);
 }
 
 void
@@ -358,9 +397,8 @@ rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args)
 
 /* ---- gated DeltaNet, gated attention ---- */
 
-/* @cached: of all tokens of the cache */
 static RpConvArgs
-conv_args(const RpPass *pass, gboolean cached)
+conv_args(const RpPass *pass)
 {
     const RpNetwork *network = pass->network;
     const RpNetworkOptions *options = &network->options;
@@ -368,24 +406,19 @@ conv_args(const RpPass *pass, gboolean cached)
                        .tokens = network->tokens,
                        .n = rp_model_delta_columns(network->model),
                        .kernel = network->model->delta_kernel,
-                       .starts = constant(pass, network->constants.starts),
+                       .starts = starts_of(pass),
                        .weight = rp_pass_weight(pass, RP_WEIGHT_DELTA_CONV),
                        .workspace = pass->kernel_workspace};
     size_t longest;
 
     find_sequences(pass, &args.sequences, &longest);
-    if (cached) {
-        args.tokens = (size_t)options->sequences * options->cache_tokens;
-        args.sequences = options->sequences;
-        args.starts = constant(pass, network->constants.cache_starts);
-    }
     return args;
 }
 
 void
-rp_pass_conv(RpPass *pass, gboolean cached, const void *x, void *y)
+rp_pass_conv(RpPass *pass, const void *x, void *y)
 {
-    RpConvArgs args = conv_args(pass, cached);
+    RpConvArgs args = conv_args(pass);
 
     args.x = x;
     args.y = y;
@@ -395,7 +428,7 @@ rp_pass_conv(RpPass *pass, gboolean cached, const void *x, void *y)
 void
 rp_pass_conv_backward(RpPass *pass, const void *x, const void *dy, void *dx)
 {
-    RpConvArgs args = conv_args(pass, FALSE);
+    RpConvArgs args = conv_args(pass);
 
     args.x = x;
     args.dy = dy;
@@ -405,18 +438,16 @@ rp_pass_conv_backward(RpPass *pass, const void *x, const void *dy, void *dx)
 }
 
 static void
-complete_delta(const RpPass *pass, gboolean cached, RpDeltaArgs *args)
+complete_delta(const RpPass *pass, RpDeltaArgs *args)
 {
     const RpNetwork *network = pass->network;
     const RpModel *model = network->model;
-    const RpConvArgs conv = conv_args(pass, cached);
+    const RpConvArgs conv = conv_args(pass);
 
     args->dtype = conv.dtype;
     args->tokens = conv.tokens;
     find_sequences(pass, &args->sequences, &args->max_length);
     args->sequences = conv.sequences;
-    if (cached)
-        args->max_length = network->options.cache_tokens;
     args->key_heads = model->delta_key_heads;
     args->value_heads = model->delta_value_heads;
     args->key_dim = model->delta_key_dim;
@@ -428,19 +459,68 @@ complete_delta(const RpPass *pass, gboolean cached, RpDeltaArgs *args)
 }
 
 void
-rp_pass_delta(RpPass *pass, gboolean cached, RpDeltaArgs args)
+rp_pass_delta(RpPass *pass, RpDeltaArgs args)
 {
-    complete_delta(pass, cached, &args);
+    complete_delta(pass, &args);
     RUN_IN_WORKSPACE(pass, delta_forward, &args);
 }
 
 void
 rp_pass_delta_backward(RpPass *pass, RpDeltaArgs args)
 {
-    complete_delta(pass, FALSE, &args);
+    complete_delta(pass, &args);
     args.d_log = sum_or_none(pass, RP_WEIGHT_DELTA_LOG);
     args.d_bias = sum_or_none(pass, RP_WEIGHT_DELTA_BIAS);
     RUN_IN_WORKSPACE(pass, delta_backward, &args);
+}
+
+void
+rp_pass_conv_step(RpPass *pass, const void *x, void *y, void *states)
+{
+    const RpConvArgs of = conv_args(pass);
+
+    if (pass->measuring)
+        return;
+    const RpCacheCall *cache = pass->call->cache;
+    const RpConvStepArgs args = {.dtype = of.dtype,
+                                 .ranges = cache->n_ranges,
+                                 .n = of.n,
+                                 .kernel = of.kernel,
+                                 .begins = pass->network->options.tokens > 1,
+                                 .firsts = cache->firsts,
+                                 .ends = cache->ends,
+                                 .slots = cache->slots,
+                                 .x = x,
+                                 .weight = of.weight,
+                                 .y = y,
+                                 .states = states};
+
+    RUN(pass, conv_step, &args);
+}
+
+void
+rp_pass_delta_step(RpPass *pass, RpDeltaStepArgs args)
+{
+    RpDeltaArgs of = {0};
+
+    if (pass->measuring)
+        return;
+    const RpCacheCall *cache = pass->call->cache;
+
+    complete_delta(pass, &of);
+    args.dtype = of.dtype;
+    args.ranges = cache->n_ranges;
+    args.key_heads = of.key_heads;
+    args.value_heads = of.value_heads;
+    args.key_dim = of.key_dim;
+    args.value_dim = of.value_dim;
+    args.begins = pass->network->options.tokens > 1;
+    args.firsts = cache->firsts;
+    args.ends = cache->ends;
+    args.slots = cache->slots;
+    args.log = of.log;
+    args.bias = of.bias;
+    RUN(pass, delta_step, &args);
 }
 
 static void

@@ -79,7 +79,6 @@ typedef struct {
     gsize lengths;        /* with an auxiliary loss: int32 [B]: tokens before the padding */
     gsize positions;      /* int32 [T] */
     gsize starts;         /* int32 [B+1], packed [T+1] */
-    gsize cache_starts;   /* int32 [B+1]: of sequences in the cache */
     gsize bytes;
 } RpConstants;
 
@@ -375,14 +374,19 @@ void rp_pass_rope(RpPass *pass, RpWeightKind kind, RpRopeArgs args);
 void rp_pass_rope_backward(RpPass *pass, RpWeightKind kind, RpRopeArgs args);
 /* q, k, v, out, lse, their gradients and the window are given, the rest is filled in. */
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
-/* One query of each sequence, of pass->call->cached, to the keys of the cache; all arrays are as long. */
-void rp_pass_attention_cached(RpPass *pass, RpAttentionArgs args);
+/* One query of each sequence, to keys of the cache. q, keys, values, out, lse and the window are given, the rest is filled
+ * in. */
+void rp_pass_attention_cached(RpPass *pass, RpCachedAttentionArgs args);
+/* k, v, their strides, width and places in the cache are given. */
+void rp_pass_cache_rows(RpPass *pass, RpCacheRowsArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
-/* Tokens of the call, or with @cached all of the cache's. */
-void rp_pass_conv(RpPass *pass, gboolean cached, const void *x, void *y);
+void rp_pass_conv(RpPass *pass, const void *x, void *y);
 void rp_pass_conv_backward(RpPass *pass, const void *x, const void *dy, void *dx);
 /* Arrays of tokens are given, the rest is filled in. */
-void rp_pass_delta(RpPass *pass, gboolean cached, RpDeltaArgs args);
+void rp_pass_delta(RpPass *pass, RpDeltaArgs args);
+/* The same from states of the cache, and to these. @states: of the convolution */
+void rp_pass_conv_step(RpPass *pass, const void *x, void *y, void *states);
+void rp_pass_delta_step(RpPass *pass, RpDeltaStepArgs args);
 void rp_pass_delta_backward(RpPass *pass, RpDeltaArgs args);
 void rp_pass_gated_norm(RpPass *pass, RpGatedNormArgs args);
 void rp_pass_gated_norm_backward(RpPass *pass, RpGatedNormArgs args);
@@ -501,15 +505,14 @@ void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void
                                  const RpBlockAttention *a, const void *ds, void *normed,
                                  float *rstd, void *dx);
 
-/* The first byte of a part of the block's cache, @part 0 to 2; each has @columns of a token, and parts stand behind one
- * another. */
-void *rp_block_cache(const RpPass *pass, const size_t *columns, guint part);
-/* Copies rows of this call's tokens, [B,S,columns], to their places in a part of the cache; and back, one row of each
- * sequence, from an array as long as the cache. */
-void rp_block_cache_fill(RpPass *pass, size_t columns, const void *rows, void *part);
-void rp_block_cache_pick(RpPass *pass, size_t columns, const void *part, void *rows);
-/* Whether this call's tokens follow those in the cache. */
-gboolean rp_block_goes_on(const RpPass *pass);
+/* A part of the block's cache, @part 0 or 1: keys, values; or of DeltaNet states of the convolution, and of the rule. */
+void *rp_block_cache(const RpPass *pass, guint part);
+/* Whether the network has a cache. */
+static inline gboolean
+rp_pass_has_cache(const RpPass *pass)
+{
+    return pass->network->options.cache_tokens > 0;
+}
 
 /* out = attention(q, k, v), with sinks. Where there is a cache, k and v go into it. */
 void rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args);

@@ -98,8 +98,7 @@ static void
 answer_within(const Files *files, RpAnswer *answers, guint n, gint32 end,
               const RpSampling *sampling, guint tokens)
 {
-    RpGeneratorOptions options = {
-        .sequences = n, .tokens = tokens, .ends = {end}, .n_ends = end >= 0};
+    RpGeneratorOptions options = {.slots = n, .tokens = tokens, .ends = {end}, .n_ends = end >= 0};
     RpProbe *probe = rp_host_probe_new(0, NULL);
     RpGenerator *generator;
 
@@ -229,30 +228,46 @@ RP_TEST_OF(an_answer_does_not_depend_on_its_neighbours, const Files *files)
     assert_memory_equal(answers[1], answers[2], sizeof answers[1]);
 }
 
+static gint32
+sample(const RpSampleChoice *choice, const float *logits, guint n, guint64 number)
+{
+    RpSampleChoice of = *choice;
+    gint32 id;
+    const RpSampleArgs args = {.dtype = RP_DTYPE_FP32,
+                               .rows = 1,
+                               .vocabulary = n,
+                               .logits = logits,
+                               .choices = &of,
+                               .ids = &id};
+
+    of.number = number;
+    rp_host_kernels()->sample(NULL, &args);
+    return id;
+}
+
 RP_TEST(dice_follow_the_odds)
 {
     static const float logits[5] = {0, 2, 1, 2, -8};
-    RpSampling sampling = {.temperature = 0, .top_p = 1};
+    RpSampleChoice choice = {.temperature = 0, .top_p = 1, .token = 3};
     guint counts[5] = {0};
 
-    assert_int_equal(rp_sample(&sampling, logits, 5, 0, 0), 1); /* the lower id of equal ones */
-    sampling.temperature = 2;
+    assert_int_equal(sample(&choice, logits, 5, 0), 1); /* the lower id of equal ones */
+    choice.temperature = 2;
     for (guint i = 0; i < 20000; i++)
-        counts[rp_sample(&sampling, logits, 5, i, 3)]++;
+        counts[sample(&choice, logits, 5, i)]++;
     for (guint v = 0; v < 5; v++) { /* softmax of half the logits */
         const double sum = exp(0) + 2 * exp(1) + exp(0.5) + exp(-4);
 
         assert_float_equal(counts[v] / 20000.0, exp(logits[v] / 2) / sum, 0.015);
     }
     memset(counts, 0, sizeof counts);
-    sampling.top_k = 3; /* 1, 3, 2 */
-    sampling.top_p = 0.7;
+    choice.top_k = 3; /* 1, 3, 2 */
+    choice.top_p = 0.7;
     for (guint i = 0; i < 1000; i++)
-        counts[rp_sample(&sampling, logits, 5, i, 3)]++;
+        counts[sample(&choice, logits, 5, i)]++;
     assert_int_equal(counts[0] + counts[2] + counts[4], 0); /* 1 and 3 have 0.77 of three */
     assert_true(counts[1] > 400 && counts[3] > 400);
-    assert_int_equal(rp_sample(&sampling, logits, 5, 77, 1),
-                     rp_sample(&sampling, logits, 5, 77, 1));
+    assert_int_equal(sample(&choice, logits, 5, 77), sample(&choice, logits, 5, 77));
 }
 
 RP_TEST_FIXTURE(host_setup, host_teardown)

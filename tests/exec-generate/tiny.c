@@ -89,8 +89,7 @@ open_model(Tiny *tiny, const char *name, const RpDeviceOps *devices)
 static void
 check(Tiny *tiny, const char *name, guint first, guint n)
 {
-    RpGeneratorOptions options = {
-        .sequences = n, .tokens = MAX_TOKENS, .n_ends = tiny->config.n_eos};
+    RpGeneratorOptions options = {.slots = n, .tokens = MAX_TOKENS, .n_ends = tiny->config.n_eos};
     const RpSampling greedy = {.temperature = 0};
     guint most = 0;
 

@@ -225,6 +225,9 @@ rp_cuda_grouped_variant_of(const RpGroupedMatmulArgs *args)
         return RP_GROUPED_ANY;
     if (args->n <= 64)
         return RP_GROUPED_128X64;
+    /* All variants by mma.sync have the same bits; those by wgmma have others, and their choice depends on rows. */
+    if (args->alone)
+        return mean_rows(args) <= 64 ? RP_GROUPED_64X128 : RP_GROUPED_128X128;
     if ((args->form == RP_MATMUL_TN ? args->m : mean_rows(args)) <= 64)
         return RP_GROUPED_64X128;
     if (grouped_has_wgmma(args))

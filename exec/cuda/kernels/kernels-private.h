@@ -21,7 +21,8 @@ struct _RpKernelStream {
     RpCudnn *cudnn;    /* cudnn.c: NULL where cuDNN was not found */
     cudaEvent_t marks[RP_CUDA_PACE_MARKS]; /* the last that were recorded, in turn */
     guint64 n_operations;
-    char *failure; /* the first since the last `check`, or NULL */
+    gboolean records; /* operations are recorded, and do not run: nothing can be waited for */
+    char *failure;    /* the first since the last `check`, or NULL */
 };
 
 /* Notes a failure, unless there is one already. @reason: CUDA's text */
@@ -29,6 +30,9 @@ void rp_cuda_stream_fail(RpKernelStream *stream, const char *operation, const ch
 
 /* To be called for every operation, before it is issued: waits while too many are not done. */
 void rp_cuda_stream_pace(RpKernelStream *stream);
+
+/* decode/rows.cu: matmuls whose rows stand alone; they need no workspace */
+cudaError_t rp_cuda_matmul_rows(const RpMatmulArgs *args, cudaStream_t stream);
 
 /* matmul.c */
 size_t rp_cuda_matmul_workspace(const RpMatmulArgs *args);

@@ -77,6 +77,11 @@ matmul(RpKernelStream *stream, const RpMatmulArgs *args)
     const size_t step = adds && (args->bias || args->residual) ? 0 : find_part(args);
     const size_t rows = adds ? args->k : args->m;
 
+    if (args->alone) {
+        rp_cuda_stream_pace(stream);
+        note(stream, "matmul of rows", rp_cuda_matmul_rows(args, stream->stream));
+        return;
+    }
     if (step == 0) {
         rp_cuda_multiply(stream, args);
         return;

@@ -28,6 +28,14 @@ void rp_cuda_stream_free(RpKernelStream *stream);
  * matmul with fewer proposals fails. The rank is 0 unless this is called before the first matmul. */
 void rp_cuda_stream_take_rank(RpKernelStream *stream, guint rank);
 
+/* Operations that @part issues to @stream, recorded instead of run, which are then issued all at once: many small ones
+ * take less time so. All have run before. Errors: RP_DEVICE_ERROR_LAUNCH, as CUDA words it */
+typedef struct _RpCudaRecording RpCudaRecording;
+RpCudaRecording *rp_cuda_stream_record(RpKernelStream *stream, void (*part)(gpointer data),
+                                       gpointer data, GError **error);
+gboolean rp_cuda_stream_replay(RpKernelStream *stream, RpCudaRecording *recording, GError **error);
+void rp_cuda_stream_forget(RpCudaRecording *recording);
+
 /* Number of times that cuDNN did attention in @stream, and the reason for which it last left that
  * to the built-in kernels, which is no failure; NULL: it never did. */
 guint64 rp_cuda_stream_cudnn_runs(const RpKernelStream *stream);

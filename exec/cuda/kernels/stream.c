@@ -33,7 +33,7 @@ rp_cuda_stream_pace(RpKernelStream *stream)
     const guint64 n = stream->n_operations++ / RP_CUDA_PACE_OPERATIONS;
     cudaEvent_t *mark = &stream->marks[n % RP_CUDA_PACE_MARKS];
 
-    if (stream->n_operations % RP_CUDA_PACE_OPERATIONS != 1)
+    if (stream->records || stream->n_operations % RP_CUDA_PACE_OPERATIONS != 1)
         return;
     /* A failure shows when the operations are checked. The oldest mark is waited for, and set anew. */
     if (*mark != NULL)
@@ -43,6 +43,42 @@ rp_cuda_stream_pace(RpKernelStream *stream)
         *mark = NULL;
     if (*mark != NULL)
         (void)cudaEventRecord(*mark, stream->stream);
+}
+
+RpCudaRecording *
+rp_cuda_stream_record(RpKernelStream *stream, void (*part)(gpointer data), gpointer data,
+                      GError **error)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t recording = NULL;
+    gboolean good;
+
+    if (!rp_cuda_ok(cudaStreamBeginCapture(stream->stream, cudaStreamCaptureModeThreadLocal),
+                    "cudaStreamBeginCapture", error))
+        return NULL;
+    stream->records = TRUE;
+    part(data);
+    stream->records = FALSE;
+    good =
+        rp_cuda_ok(cudaStreamEndCapture(stream->stream, &graph), "cudaStreamEndCapture", error) &&
+        rp_cuda_ok(cudaGraphInstantiateWithFlags(&recording, graph, 0), "cudaGraphInstantiate",
+                   error);
+    if (graph != NULL)
+        (void)cudaGraphDestroy(graph);
+    return good ? (RpCudaRecording *)recording : NULL;
+}
+
+gboolean
+rp_cuda_stream_replay(RpKernelStream *stream, RpCudaRecording *recording, GError **error)
+{
+    return rp_cuda_ok(cudaGraphLaunch((cudaGraphExec_t)recording, stream->stream),
+                      "cudaGraphLaunch", error);
+}
+
+void
+rp_cuda_stream_forget(RpCudaRecording *recording)
+{
+    (void)cudaGraphExecDestroy((cudaGraphExec_t)recording);
 }
 
 void

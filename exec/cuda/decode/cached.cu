@@ -1,0 +1,351 @@
+/*
+ * The cache: keys and values to their rows, and attention of one query of each sequence to the keys of its table.
+ * Formulas: exec/kernels/decode-args.h.
+ *
+ *   a block       a part of RP_CACHE_PART keys, of a kv head and up to 4 of its heads, of one sequence
+ *   16 groups     of 8 lanes: group s has keys s, s + 16, s + 32 ... of the part, each lane 8 elements in 64
+ *   merging       groups of a warp by a tree, warps in order, then parts in order: by a block a head and sequence
+ *
+ * Where one part has all keys of every sequence, its block stores the result itself, which has the same bits. fp32 sums.
+ * Oracle: exec/host/decode.c
+ */
+#include <math.h>
+
+#include "exec/cuda/base/common.cuh"
+
+#define GROUP 8
+#define THREADS 128
+#define GROUPS (THREADS / GROUP)
+#define ROW_THREADS 128
+#define MOST_SIZE 256 /* of a head */
+
+template <typename T>
+static __global__ void
+__launch_bounds__(ROW_THREADS) copy_rows(const RpCacheRowsArgs args, bool wide)
+{
+    const size_t i = blockIdx.x;
+    const T *from = blockIdx.y == 0 ? (const T *)args.k + args.tokens[i] * args.k_stride
+                                    : (const T *)args.v + args.tokens[i] * args.v_stride;
+    T *to = (T *)(blockIdx.y == 0 ? args.keys : args.values) + args.rows[i] * args.width;
+
+    for (size_t at = threadIdx.x * RP_PACK; at < args.width; at += ROW_THREADS * RP_PACK)
+        store_pack(to + at, load_pack(from + at, args.width - at, wide), args.width - at, wide);
+}
+
+extern "C" cudaError_t
+rp_cuda_cache_rows(const RpCacheRowsArgs *args, cudaStream_t stream)
+{
+    const bool wide = rows_are_wide(args->k, args->k_stride) && rows_are_wide(args->v, args->v_stride) &&
+                      rows_are_wide(args->keys, args->width) && is_wide(args->values);
+
+    if (args->n == 0)
+        return cudaSuccess;
+    return for_dtype(args->dtype, [=](auto zero) {
+        copy_rows<decltype(zero)><<<dim3((unsigned)args->n, 2), ROW_THREADS, 0, stream>>>(*args, wide);
+        return cudaGetLastError();
+    });
+}
+
+/* ---- attention ---- */
+
+/* Result of some keys for one head: out = sum / weight, relative to exp(largest). Lanes have I x 8 of its elements. */
+template <int I> struct Partial {
+    float largest, weight;
+    float sum[I * RP_PACK];
+};
+
+template <typename T>
+__device__ __forceinline__ float
+rise(float from, float to)
+{
+    return from == -INFINITY ? 0.0f : exp_for<T>(from - to);
+}
+
+/* @from: lanes that are @step away */
+template <typename T, int I>
+__device__ __forceinline__ void
+merge_lanes(Partial<I> &of, int step)
+{
+    const float other = __shfl_xor_sync(0xffffffffu, of.largest, step);
+    const float largest = fmaxf(of.largest, other);
+    const float mine = rise<T>(of.largest, largest), its = rise<T>(other, largest);
+
+    of.weight = of.weight * mine + __shfl_xor_sync(0xffffffffu, of.weight, step) * its;
+#pragma unroll
+    for (int i = 0; i < I * RP_PACK; i++)
+        of.sum[i] = of.sum[i] * mine + __shfl_xor_sync(0xffffffffu, of.sum[i], step) * its;
+    of.largest = largest;
+}
+
+/* A lane's elements of a row of D. */
+template <typename T, int I>
+__device__ __forceinline__ void
+load_row(Pack<T> (&row)[I], const T *at, int D, int lane, bool wide)
+{
+#pragma unroll
+    for (int i = 0; i < I; i++) {
+        const int first = (i * GROUP + lane) * RP_PACK;
+
+        row[i] = load_pack(at + first, first < D ? (size_t)(D - first) : 0, wide);
+    }
+}
+
+template <typename T, int I, int HEADS>
+__device__ __forceinline__ void
+take_key(Partial<I> (&of)[HEADS], const float (&q)[HEADS][I * RP_PACK], const Pack<T> (&k)[I],
+         const Pack<T> (&v)[I], bool valid)
+{
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        float score = 0;
+
+#pragma unroll
+        for (int i = 0; i < I * RP_PACK; i++)
+            score = fmaf(q[h][i], to_float(k[i / RP_PACK].at[i % RP_PACK]), score);
+        score = sum_lanes<GROUP>(score);
+        if (!valid)
+            continue;
+        const float largest = fmaxf(of[h].largest, score);
+        const float old = rise<T>(of[h].largest, largest), p = exp_for<T>(score - largest);
+
+        of[h].weight = fmaf(of[h].weight, old, p);
+#pragma unroll
+        for (int i = 0; i < I * RP_PACK; i++)
+            of[h].sum[i] = fmaf(of[h].sum[i], old, p * to_float(v[i / RP_PACK].at[i % RP_PACK]));
+        of[h].largest = largest;
+    }
+}
+
+/* Bounds of a part's keys that the query sees. */
+__device__ __forceinline__ void
+visible(const RpCachedAttentionArgs &args, size_t query, int part, int *first, int *end)
+{
+    const int past = args.positions[query] + 1;
+    const int begin = args.window > 0 && past > (int)args.window ? past - (int)args.window : 0;
+
+    *first = max(part * RP_CACHE_PART, begin);
+    *end = min((part + 1) * RP_CACHE_PART, past);
+}
+
+__device__ __forceinline__ int
+row_of(const RpCachedAttentionArgs &args, size_t query, int key)
+{
+    return args.tables[query * args.most_blocks + key / RP_CACHE_BLOCK] * RP_CACHE_BLOCK +
+           key % RP_CACHE_BLOCK;
+}
+
+/* Floats of a part's result: largest, weight, sums. */
+__device__ __forceinline__ float *
+partial_of(const RpCachedAttentionArgs &args, size_t query, size_t head, size_t parts, size_t part)
+{
+    return (float *)args.workspace +
+           ((query * args.heads + head) * parts + part) * (args.head_size + 2);
+}
+
+template <typename T>
+__device__ __forceinline__ void
+store_out(const RpCachedAttentionArgs &args, size_t query, size_t head, int d, float largest,
+          float weight, float sum)
+{
+    ((T *)args.out)[(query * args.heads + head) * args.head_size + d] = from_float<T>(sum / weight);
+    if (d == 0)
+        args.lse[head * args.queries + query] = largest + logf(weight);
+}
+
+template <typename T, int I, int HEADS>
+static __global__ void
+__launch_bounds__(THREADS) attend(const RpCachedAttentionArgs args, bool wide)
+{
+    __shared__ float shared[THREADS / 32][HEADS][I * GROUP * RP_PACK + 2];
+    const int D = (int)args.head_size, lane = (int)threadIdx.x % GROUP;
+    const int group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32;
+    const int per_kv = (int)(args.heads / args.kv_heads), turns = (per_kv + HEADS - 1) / HEADS;
+    const size_t kv_head = blockIdx.y / turns, query = blockIdx.z;
+    const size_t head = kv_head * per_kv + blockIdx.y % turns * HEADS;
+    const int n_heads = min(HEADS, per_kv - (int)(blockIdx.y % turns) * HEADS);
+    const size_t width = args.kv_heads * D;
+    float q[HEADS][I * RP_PACK];
+    Partial<I> of[HEADS];
+    Pack<T> k[I], v[I], next_k[I], next_v[I];
+    int first, end;
+
+    visible(args, query, (int)blockIdx.x, &first, &end);
+    if (first >= end)
+        return;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        Pack<T> row[I];
+
+        load_row<T, I>(row, (const T *)args.q + (query * args.heads + head + min(h, n_heads - 1)) * D,
+                       D, lane, wide);
+        of[h].largest = -INFINITY;
+        of[h].weight = 0;
+#pragma unroll
+        for (int i = 0; i < I * RP_PACK; i++) {
+            q[h][i] = args.scale * to_float(row[i / RP_PACK].at[i % RP_PACK]);
+            of[h].sum[i] = 0;
+        }
+    }
+    /* groups have keys of the part by their number, whichever of these the query sees */
+    int key = (int)blockIdx.x * RP_CACHE_PART + group;
+
+    key += first > key ? (first - key + GROUPS - 1) / GROUPS * GROUPS : 0;
+    if (key < end) {
+        const size_t at = row_of(args, query, key) * width + kv_head * D;
+
+        load_row<T, I>(k, (const T *)args.keys + at, D, lane, wide);
+        load_row<T, I>(v, (const T *)args.values + at, D, lane, wide);
+    }
+    /* all lanes of a warp take as many turns */
+    for (int base = (int)blockIdx.x * RP_CACHE_PART; base < end; base += GROUPS) {
+        if (base + GROUPS <= first)
+            continue;
+        const int mine = base + group;
+        const bool valid = mine >= first && mine < end;
+
+        if (mine + GROUPS < end && mine + GROUPS >= first) {
+            const size_t at = row_of(args, query, mine + GROUPS) * width + kv_head * D;
+
+            load_row<T, I>(next_k, (const T *)args.keys + at, D, lane, wide);
+            load_row<T, I>(next_v, (const T *)args.values + at, D, lane, wide);
+        }
+        take_key<T, I, HEADS>(of, q, k, v, valid);
+#pragma unroll
+        for (int i = 0; i < I; i++) {
+            k[i] = next_k[i];
+            v[i] = next_v[i];
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        merge_lanes<T, I>(of[h], GROUP);
+        merge_lanes<T, I>(of[h], 2 * GROUP);
+        if (threadIdx.x % 32 >= GROUP)
+            continue;
+        float *to = shared[warp][h];
+
+        to[0] = of[h].largest;
+        to[1] = of[h].weight;
+#pragma unroll
+        for (int i = 0; i < I * RP_PACK; i++)
+            to[2 + (i / RP_PACK * GROUP + lane) * RP_PACK + i % RP_PACK] = of[h].sum[i];
+    }
+    __syncthreads();
+    for (int at = (int)threadIdx.x; at < n_heads * D; at += THREADS) {
+        const int h = at / D, d = at % D;
+        float largest = -INFINITY, weight = 0, sum = 0;
+
+        for (int w = 0; w < THREADS / 32; w++)
+            largest = fmaxf(largest, shared[w][h][0]);
+        for (int w = 0; w < THREADS / 32; w++) {
+            const float factor = rise<T>(shared[w][h][0], largest);
+
+            weight = fmaf(shared[w][h][1], factor, weight);
+            sum = fmaf(shared[w][h][2 + d], factor, sum);
+        }
+        if (gridDim.x == 1) {
+            store_out<T>(args, query, head + h, d, largest, weight, sum);
+            continue;
+        }
+        float *to = partial_of(args, query, head + h, gridDim.x, blockIdx.x);
+
+        to[2 + d] = sum;
+        if (d == 0) {
+            to[0] = largest;
+            to[1] = weight;
+        }
+    }
+}
+
+/* A block has a head of a sequence. */
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS) merge_parts(const RpCachedAttentionArgs args, int parts)
+{
+    const size_t head = blockIdx.x, query = blockIdx.y;
+    const int past = args.positions[query] + 1;
+    const int begin = args.window > 0 && past > (int)args.window ? past - (int)args.window : 0;
+    const int first = begin / RP_CACHE_PART, end = (past + RP_CACHE_PART - 1) / RP_CACHE_PART;
+
+    for (int d = (int)threadIdx.x; d < (int)args.head_size; d += THREADS) {
+        float largest = -INFINITY, weight = 0, sum = 0;
+
+        for (int part = first; part < end; part++)
+            largest = fmaxf(largest, partial_of(args, query, head, parts, part)[0]);
+        for (int part = first; part < end; part++) {
+            const float *of = partial_of(args, query, head, parts, part);
+            const float factor = rise<T>(of[0], largest);
+
+            weight = fmaf(of[1], factor, weight);
+            sum = fmaf(of[2 + d], factor, sum);
+        }
+        store_out<T>(args, query, head, d, largest, weight, sum);
+    }
+}
+
+static size_t
+n_parts(const RpCachedAttentionArgs *args)
+{
+    return ceil_divide(args->longest, RP_CACHE_PART);
+}
+
+extern "C" size_t
+rp_cuda_attention_cached_workspace(const RpCachedAttentionArgs *args)
+{
+    return n_parts(args) <= 1 ? 0
+                              : args->queries * args->heads * n_parts(args) *
+                                    (args->head_size + 2) * sizeof(float);
+}
+
+template <typename T, int I, int HEADS>
+static cudaError_t
+attend_by(const RpCachedAttentionArgs *args, cudaStream_t stream)
+{
+    const size_t D = args->head_size;
+    const size_t turns = ceil_divide(args->heads / args->kv_heads, HEADS);
+    const bool wide = rows_are_wide(args->q, D) && is_wide(args->keys) && is_wide(args->values);
+    const dim3 grid((unsigned)n_parts(args), (unsigned)(args->kv_heads * turns),
+                    (unsigned)args->queries);
+
+    attend<T, I, HEADS><<<grid, THREADS, 0, stream>>>(*args, wide);
+    const cudaError_t status = cudaGetLastError();
+
+    if (status != cudaSuccess || grid.x == 1)
+        return status;
+    merge_parts<T><<<dim3((unsigned)args->heads, (unsigned)args->queries), THREADS, 0, stream>>>(
+        *args, (int)grid.x);
+    return cudaGetLastError();
+}
+
+/* The number of heads of a block depends on the model alone. */
+template <typename T, int I, int MOST>
+static cudaError_t
+attend_heads(const RpCachedAttentionArgs *args, cudaStream_t stream)
+{
+    const size_t heads = args->heads / args->kv_heads;
+
+    if (heads == 1)
+        return attend_by<T, I, 1>(args, stream);
+    if (heads == 2 || MOST == 2)
+        return attend_by<T, I, 2>(args, stream);
+    return attend_by<T, I, MOST>(args, stream);
+}
+
+extern "C" cudaError_t
+rp_cuda_attention_cached(const RpCachedAttentionArgs *args, cudaStream_t stream)
+{
+    if (args->head_size == 0 || args->head_size > MOST_SIZE || args->kv_heads == 0 ||
+        args->queries > 65535)
+        return cudaErrorInvalidValue;
+    if (args->queries == 0)
+        return cudaSuccess;
+    return for_dtype(args->dtype, [=](auto zero) {
+        using T = decltype(zero);
+
+        if (args->head_size <= 64)
+            return attend_heads<T, 1, 4>(args, stream);
+        if (args->head_size <= 128)
+            return attend_heads<T, 2, 4>(args, stream);
+        return attend_heads<T, 4, 2>(args, stream);
+    });
+}

@@ -1,0 +1,271 @@
+/*
+ * Sampling: a block has a row of logits. Formulas: RpSampleArgs; the arithmetic is that of exec/kernels/sample.h, whole
+ * numbers whose sums have no order, and so the ids are the host's for the same logits.
+ *
+ * Instead of sorting, a search narrows the key (a logit as a whole number) by 4 bits in each pass over the row, from the
+ * highest on: each thread has 16 sums in registers, of counts or weights of keys that begin as the key so far and go on
+ * with each of the 16 digits.
+ *
+ *   top_k    the key of which the k-th largest is, and how many of it are among them
+ *   top_p    the key in which weights of larger ones and of it reach what is needed
+ *   target   the key in which they exceed the target; of equal keys the id by its rank
+ */
+#include "exec/cuda/base/common.cuh"
+
+#define RP_SHARED static __device__ __forceinline__
+#define RP_TIMES(a, b) __fmul_rn(a, b)
+#define RP_PLUS(a, b) __fadd_rn(a, b)
+#include "exec/kernels/sample.h"
+
+#define THREADS 1024
+#define DIGITS 16
+
+typedef unsigned long long Sum;
+
+/* The keys that may be chosen: those above `key`, and the first `ties` that are equal to it. */
+typedef struct {
+    uint32_t key;
+    Sum ties;
+} Limit;
+
+typedef struct {
+    Sum warps[THREADS / 32][DIGITS];
+    Sum sums[DIGITS];
+    Sum best[THREADS / 32];
+} Shared;
+
+/* Where a search ended: the sum of larger keys, and of those before the search's value. */
+typedef struct {
+    uint32_t key;
+    Sum above;
+} Found;
+
+/* The lowest bits of a key that its sign says, as its storage has fewer than 32: whole digits. */
+template <typename T> struct LowBits {
+    static constexpr int alike = 0;
+};
+template <> struct LowBits<__nv_bfloat16> {
+    static constexpr int alike = 16;
+};
+template <> struct LowBits<__half> {
+    static constexpr int alike = 12;
+};
+
+template <typename T>
+__device__ __forceinline__ uint32_t
+key_at(const T *row, size_t v)
+{
+    return rp_sample_key(to_float(row[v]));
+}
+
+/* The largest key, with the lowest id: the complement of the id stands behind the key. */
+template <typename T>
+static __device__ Sum
+find_largest(const T *row, size_t n, Shared &shared)
+{
+    Sum best = 0;
+
+    for (size_t v = threadIdx.x; v < n; v += THREADS)
+        best = max(best, (Sum)key_at(row, v) << 32 | (uint32_t)~v);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        best = max(best, __shfl_xor_sync(0xffffffffu, best, step));
+    if (threadIdx.x % 32 == 0)
+        shared.best[threadIdx.x / 32] = best;
+    __syncthreads();
+    for (int w = 0; w < THREADS / 32; w++)
+        best = max(best, shared.best[w]);
+    __syncthreads();
+    return best;
+}
+
+/* Adds the threads' sums; all threads have them in @shared. */
+static __device__ void
+add_sums(Sum (&sums)[DIGITS], Shared &shared)
+{
+#pragma unroll
+    for (int d = 0; d < DIGITS; d++) {
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2)
+            sums[d] += __shfl_xor_sync(0xffffffffu, sums[d], step);
+        if (threadIdx.x % 32 == 0)
+            shared.warps[threadIdx.x / 32][d] = sums[d];
+    }
+    __syncthreads();
+    if (threadIdx.x < DIGITS) {
+        Sum sum = 0;
+
+        for (int w = 0; w < THREADS / 32; w++)
+            sum += shared.warps[w][threadIdx.x];
+        shared.sums[threadIdx.x] = sum;
+    }
+    __syncthreads();
+}
+
+/*
+ * Finds the key in which sums from the largest key on exceed @value. Sums are of counts, or of weights; of the
+ * limit's key there are so many as its ties.
+ */
+template <typename T, bool WEIGHTS>
+static __device__ Found
+search(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Limit limit,
+       Sum value, Shared &shared)
+{
+    constexpr int LAST = LowBits<T>::alike;
+    Found found = {0, 0};
+
+    for (int shift = 28; shift >= LAST; shift -= 4) {
+        Sum sums[DIGITS] = {};
+
+        for (size_t v = threadIdx.x; v < n; v += THREADS) {
+            const uint32_t key = key_at(row, v);
+
+            if (key < limit.key || (shift < 28 && key >> (shift + 4) != found.key >> (shift + 4)))
+                continue;
+            const Sum weight = WEIGHTS ? rp_sample_weight(&choice, key, largest) : 1;
+            const unsigned digit = key >> shift & (DIGITS - 1);
+
+            if (key == limit.key)
+                continue; /* counted below */
+#pragma unroll
+            for (int d = 0; d < DIGITS; d++)
+                sums[d] += digit == d ? weight : 0;
+        }
+        add_sums(sums, shared);
+        if (threadIdx.x == 0 && limit.ties > 0 &&
+            (shift == 28 || limit.key >> (shift + 4) == found.key >> (shift + 4)))
+            shared.sums[limit.key >> shift & (DIGITS - 1)] +=
+                limit.ties * (WEIGHTS ? rp_sample_weight(&choice, limit.key, largest) : 1);
+        __syncthreads();
+        int digit = DIGITS - 1;
+
+        while (digit > 0 && found.above + shared.sums[digit] <= value)
+            found.above += shared.sums[digit--];
+        found.key |= (uint32_t)digit << shift;
+        __syncthreads();
+    }
+    if (found.key != 0 && found.key >> 31 == 0)
+        found.key |= (1u << LAST) - 1; /* those of negative numbers */
+    return found;
+}
+
+/* Sum of weights within the limit. */
+template <typename T>
+static __device__ Sum
+weigh(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Limit limit,
+      Shared &shared)
+{
+    Sum sums[DIGITS] = {};
+
+    for (size_t v = threadIdx.x; v < n; v += THREADS) {
+        const uint32_t key = key_at(row, v);
+
+        sums[0] += key > limit.key ? rp_sample_weight(&choice, key, largest) : 0;
+    }
+    add_sums(sums, shared);
+    const Sum sum = shared.sums[0] + limit.ties * rp_sample_weight(&choice, limit.key, largest);
+
+    __syncthreads();
+    return sum;
+}
+
+template <typename T>
+static __device__ Sum
+count(const T *row, size_t n, uint32_t key, Shared &shared)
+{
+    Sum sums[DIGITS] = {};
+
+    for (size_t v = threadIdx.x; v < n; v += THREADS)
+        sums[0] += key_at(row, v) == key;
+    add_sums(sums, shared);
+    const Sum sum = shared.sums[0];
+
+    __syncthreads();
+    return sum;
+}
+
+/* Writes the id of the @rank-th of equal keys. */
+template <typename T>
+static __device__ void
+write_id(const T *row, size_t n, uint32_t key, Sum rank, int32_t *id, Shared &shared)
+{
+    Sum before = 0;
+
+    for (size_t first = 0; first < n; first += THREADS) {
+        const size_t v = first + threadIdx.x;
+        const bool is = v < n && key_at(row, v) == key;
+        const unsigned lanes = __ballot_sync(0xffffffffu, is);
+        Sum mine = before;
+
+        if (threadIdx.x % 32 == 0)
+            shared.best[threadIdx.x / 32] = (Sum)__popc(lanes);
+        __syncthreads();
+        for (int w = 0; w < THREADS / 32; w++) {
+            mine += w < (int)threadIdx.x / 32 ? shared.best[w] : 0;
+            before += shared.best[w];
+        }
+        mine += (Sum)__popc(lanes & ((1u << threadIdx.x % 32) - 1));
+        if (is && mine == rank)
+            *id = (int32_t)v;
+        __syncthreads();
+        if (before > rank)
+            return;
+    }
+}
+
+template <typename T>
+static __global__ void
+__launch_bounds__(THREADS) sample(const RpSampleArgs args)
+{
+    __shared__ Shared shared;
+    const size_t n = args.vocabulary;
+    const T *row = (const T *)args.logits + blockIdx.x * n;
+    const RpSampleChoice choice = args.choices[blockIdx.x];
+    const Sum best = find_largest(row, n, shared);
+    const uint32_t largest = (uint32_t)(best >> 32);
+    Limit limit = {0, 0};
+    Sum sum, needed, target;
+    Found found;
+
+    if (rp_sample_is_greedy(&choice)) {
+        if (threadIdx.x == 0)
+            args.ids[blockIdx.x] = (int32_t)~(uint32_t)best;
+        return;
+    }
+    if (choice.top_k > 0 && choice.top_k < n) {
+        limit.ties = count(row, n, 0, shared);
+        found = search<T, false>(row, n, choice, largest, limit, choice.top_k - 1, shared);
+        limit.key = found.key;
+        limit.ties = choice.top_k - found.above;
+    } else {
+        limit.ties = count(row, n, 0, shared);
+    }
+    sum = weigh(row, n, choice, largest, limit, shared);
+    needed = rp_sample_needed(&choice, sum);
+    if (needed < sum) {
+        found = search<T, true>(row, n, choice, largest, limit, needed - 1, shared);
+        const Sum weight = rp_sample_weight(&choice, found.key, largest);
+
+        limit.key = found.key;
+        limit.ties = (needed - found.above + weight - 1) / weight;
+        sum = found.above + limit.ties * weight;
+    }
+    target = rp_sample_target(&choice, sum);
+    found = search<T, true>(row, n, choice, largest, limit, target, shared);
+    write_id(row, n, found.key,
+             (target - found.above) / rp_sample_weight(&choice, found.key, largest),
+             &args.ids[blockIdx.x], shared);
+}
+
+extern "C" cudaError_t
+rp_cuda_sample(const RpSampleArgs *args, cudaStream_t stream)
+{
+    if (args->vocabulary == 0)
+        return cudaErrorInvalidValue;
+    if (args->rows == 0)
+        return cudaSuccess;
+    return for_dtype(args->dtype, [=](auto zero) {
+        sample<decltype(zero)><<<(unsigned)args->rows, THREADS, 0, stream>>>(*args);
+        return cudaGetLastError();
+    });
+}
