@@ -29,6 +29,7 @@ gboolean rp_bench_experts(const RpBench *bench);
 gboolean rp_bench_fp8(const RpBench *bench);
 gboolean rp_bench_matmul(const RpBench *bench);
 gboolean rp_bench_grouped(const RpBench *bench);
+gboolean rp_bench_decode(const RpBench *bench);
 
 void rp_bench_must(cudaError_t status, const char *call);
 

@@ -2,7 +2,7 @@
  * Measures the CUDA kernels: medians by CUDA events. GB/s count the least bytes that an operation must read and write,
  * TFLOP/s its multiplications and additions. Inputs are random: constant ones draw less power, and clocks rise.
  *
- *   bench-cuda-kernels [layers|attention|experts|fp8|matmul|grouped] [OPTION…]
+ *   bench-cuda-kernels [layers|attention|experts|fp8|matmul|grouped|decode] [OPTION…]
  *
  * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of a long run at the
  * power limit; else a few times.
@@ -143,6 +143,7 @@ static const struct {
 } tables[] = {
     {"layers", rp_bench_layers}, {"attention", rp_bench_attention}, {"experts", rp_bench_experts},
     {"fp8", rp_bench_fp8},       {"matmul", rp_bench_matmul},       {"grouped", rp_bench_grouped},
+    {"decode", rp_bench_decode},
 };
 
 /* Returns: the wanted table, or -1, with a line on stderr */
@@ -154,7 +155,8 @@ parse(int argc, char **argv, RpBench *bench)
          "Run each operation so long before it is timed", "SECONDS"},
         {"half-sums", 0, 0, G_OPTION_ARG_NONE, &bench->half_sums,
          "layers: matmuls alone; grouped: in fp16, with fp16 sums where C is fp16", NULL},
-        {"tokens", 0, 0, G_OPTION_ARG_INT, &bench->tokens, "matmul, grouped: of a batch", "T"},
+        {"tokens", 0, 0, G_OPTION_ARG_INT, &bench->tokens, "decode, matmul, grouped: of a batch",
+         "T"},
         {"hidden", 0, 0, G_OPTION_ARG_INT, &bench->hidden, "fp8, matmul: hidden size", "C"},
         {"intermediate", 0, 0, G_OPTION_ARG_INT, &bench->intermediate,
          "fp8, matmul: intermediate size", "M"},

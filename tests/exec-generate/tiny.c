@@ -111,10 +111,12 @@ check(Tiny *tiny, const char *name, guint first, guint n)
             fail_msg("%s, prompt %u: other tokens than transformers'", name, i + 1);
 }
 
+static const char *const names[] = {"llama",   "qwen3",   "qwen3-moe",
+                                    "gpt-oss", "qwen3-5"};
+
 void
 rp_tiny_check_all(gpointer state, const RpDeviceOps *devices)
 {
-    static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss", "qwen3-5"};
     Tiny *tiny = state;
 
     for (gsize m = 0; m < G_N_ELEMENTS(names); m++) {
@@ -123,5 +125,144 @@ rp_tiny_check_all(gpointer state, const RpDeviceOps *devices)
         check(tiny, names[m], 0, tiny->n);
         for (guint i = 0; i < tiny->n; i++)
             check(tiny, names[m], i, 1);
+    }
+}
+
+/* ---- batches ---- */
+
+#define N 12
+#define MOST_PROMPT 150
+#define NEW 40
+
+/* Prompts of any lengths, the last three the same, and their answers when each is alone. */
+typedef struct {
+    Tiny *tiny;
+    gint32 prompts[N][MOST_PROMPT + NEW];
+    guint lengths[N];
+    gint32 alone[N][NEW];
+    RpSampling sampling;
+} Batches;
+
+static RpGenerator *
+generator_of(const Batches *batches, RpProbe *probe, guint slots, guint blocks)
+{
+    const RpGeneratorOptions options = {
+        .slots = slots, .tokens = MOST_PROMPT + NEW, .blocks = blocks};
+    RpGenerator *generator = rp_generator_new(&batches->tiny->config, batches->tiny->weights,
+                                              batches->tiny->kernels, probe, &options, NULL);
+
+    assert_non_null(generator);
+    return generator;
+}
+
+/* Answers prompts @first to @first + @n, @backwards from the last on, and compares. */
+static void
+check_answers(const Batches *batches, RpGenerator *const *generators, guint n_generators,
+              guint first, guint n, gboolean backwards)
+{
+    gint32 answers[N][NEW];
+    RpAnswer answer[N];
+
+    for (guint i = 0; i < n; i++) {
+        const guint of = first + (backwards ? n - 1 - i : i);
+
+        answer[i] = (RpAnswer){.prompt = batches->prompts[MIN(of, N - 3)],
+                               .n_prompt = batches->lengths[MIN(of, N - 3)],
+                               .answer = answers[i],
+                               .number = of};
+    }
+    assert_true(rp_generators_answer(generators, n_generators, answer, n, NEW, &batches->sampling,
+                                     NULL, NULL, NULL));
+    for (guint i = 0; i < n; i++) {
+        assert_int_equal(answer[i].n_answer, NEW);
+        assert_memory_equal(answers[i], batches->alone[answer[i].number], sizeof answers[i]);
+    }
+}
+
+static void
+answer_alone(Batches *batches)
+{
+    RpGenerator *generator = generator_of(batches, batches->tiny->probe, 1, 0);
+
+    for (guint i = 0; i < N; i++) {
+        RpAnswer answer = {.prompt = batches->prompts[MIN(i, N - 3)],
+                           .n_prompt = batches->lengths[MIN(i, N - 3)],
+                           .answer = batches->alone[i],
+                           .number = i};
+
+        assert_true(
+            rp_generator_answer(generator, &answer, 1, NEW, &batches->sampling, NULL, NULL, NULL));
+        assert_int_equal(answer.n_answer, NEW);
+    }
+    rp_generator_free(generator);
+}
+
+/* The likeliest tokens of a prompt and some of its answer: those of the answer, which came one by one. */
+static void
+check_continuation(Batches *batches)
+{
+    static const guint places[] = {1, 7, NEW - 1};
+    RpGenerator *generator = generator_of(batches, batches->tiny->probe, 4, 0);
+
+    for (guint i = 0; i < G_N_ELEMENTS(places); i++) {
+        const guint of = 2 + i, n = batches->lengths[of];
+        gint32 next;
+        RpAnswer answer = {
+            .prompt = batches->prompts[of], .n_prompt = n + places[i], .answer = &next};
+
+        memcpy(batches->prompts[of] + n, batches->alone[of], places[i] * sizeof(gint32));
+        assert_true(
+            rp_generator_answer(generator, &answer, 1, 1, &batches->sampling, NULL, NULL, NULL));
+        assert_int_equal(next, batches->alone[of][places[i]]);
+    }
+    rp_generator_free(generator);
+}
+
+static void
+check_batches(Batches *batches, const RpDeviceOps *devices)
+{
+    static const guint slots[] = {3, N, 64, 64}, blocks[] = {0, 0, 6, 0};
+    RpProbe *probe = devices->probe_new(0, NULL);
+    RpGenerator *generators[2];
+
+    assert_non_null(probe);
+    answer_alone(batches);
+    for (guint i = 0; i < G_N_ELEMENTS(slots); i++) {
+        generators[0] = generator_of(batches, batches->tiny->probe, slots[i], blocks[i]);
+        check_answers(batches, generators, 1, 0, N, i % 2 == 1);
+        check_answers(batches, generators, 1, 4, 3, i % 2 == 0);
+        rp_generator_free(generators[0]);
+    }
+    generators[0] = generator_of(batches, batches->tiny->probe, 2, 0);
+    generators[1] = generator_of(batches, probe, 3, 5);
+    check_answers(batches, generators, 2, 0, N, FALSE);
+    rp_generator_free(generators[0]);
+    rp_generator_free(generators[1]);
+    rp_probe_free(probe);
+}
+
+void
+rp_tiny_check_batches(gpointer state, const RpDeviceOps *devices)
+{
+    static const guint lengths[] = {1, 64, 3, 100, 63, 65, 150, 17, 128, 70};
+    Tiny *tiny = state;
+    g_autofree Batches *batches = g_new0(Batches, 1);
+    guint32 random = 7;
+
+    batches->tiny = tiny;
+    for (gsize m = 0; m < G_N_ELEMENTS(names); m++) {
+        open_model(tiny, names[m], devices);
+        for (guint i = 0; i <= N - 3; i++) {
+            batches->lengths[i] = lengths[i];
+            for (guint t = 0; t < lengths[i]; t++) {
+                random = random * 1664525 + 1013904223;
+                batches->prompts[i][t] = (gint32)((random >> 8) % tiny->config.vocab);
+            }
+        }
+        batches->sampling = (RpSampling){.temperature = 0};
+        answer_alone(batches);
+        check_continuation(batches);
+        batches->sampling = (RpSampling){.temperature = 0.9, .top_p = 0.95, .top_k = 12, .seed = 3};
+        check_batches(batches, devices);
     }
 }
