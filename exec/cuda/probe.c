@@ -19,7 +19,8 @@
 /* Device memory that a plan leaves free for streams, events, losses, the driver and other
  * programs. */
 #define RP_CUDA_MARGIN_BYTES (160 * RP_MIB)
-#define SWING_SECONDS 2.5 /* they swing about that, a second up and down on an H200 */
+#define MOST_PINNED_BYTES (8 * RP_MIB) /* of uploads */
+#define SWING_SECONDS 2.5              /* they swing about that, a second up and down on an H200 */
 
 typedef struct {
     RpProbe base;
@@ -28,7 +29,7 @@ typedef struct {
     RpRuntimeStream *stream;
     RpKernelStream *kernels;
     RpRuntimeEvent *events[N_EVENTS];
-    void *pinned; /* buffer that @download goes through */
+    void *pinned; /* buffer that copies go through */
     gsize pinned_bytes;
 } CudaProbe;
 
@@ -72,10 +73,40 @@ give(RpProbe *probe, void *memory)
     rp_runtime_give(memory);
 }
 
+/* Pinned memory for copies of up to @bytes. */
+static gboolean
+take_pinned(CudaProbe *cuda, gsize bytes, GError **error)
+{
+    if (cuda->pinned_bytes >= bytes)
+        return TRUE;
+    if (cuda->pinned != NULL)
+        rp_runtime_give_pinned(g_steal_pointer(&cuda->pinned));
+    cuda->pinned_bytes = 0;
+    if (!rp_runtime_take_pinned(&cuda->gpu, bytes, &cuda->pinned, error))
+        return FALSE;
+    cuda->pinned_bytes = bytes;
+    return TRUE;
+}
+
+/* By pieces through pinned memory, in the probe's own stream: other threads may use the device, too. */
 static gboolean
 upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
 {
-    return rp_runtime_upload(&((const CudaProbe *)probe)->gpu, to, from, bytes, error);
+    CudaProbe *cuda = (CudaProbe *)probe;
+
+    if (!rp_runtime_use(&cuda->gpu, error) ||
+        !take_pinned(cuda, MIN(bytes, MOST_PINNED_BYTES), error))
+        return FALSE;
+    for (gsize first = 0; first < bytes; first += MOST_PINNED_BYTES) {
+        const gsize some = MIN(MOST_PINNED_BYTES, bytes - first);
+
+        memcpy(cuda->pinned, (const guint8 *)from + first, some);
+        if (!rp_runtime_copy(&cuda->gpu, (guint8 *)to + first, cuda->pinned, some, TRUE,
+                             cuda->stream, error) ||
+            !rp_runtime_stream_finish(&cuda->gpu, cuda->stream, error))
+            return FALSE;
+    }
+    return TRUE;
 }
 
 static gboolean
@@ -83,17 +114,8 @@ download(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error
 {
     CudaProbe *cuda = (CudaProbe *)probe;
 
-    if (!rp_runtime_use(&cuda->gpu, error))
-        return FALSE;
-    if (cuda->pinned_bytes < bytes) {
-        if (cuda->pinned != NULL)
-            rp_runtime_give_pinned(g_steal_pointer(&cuda->pinned));
-        cuda->pinned_bytes = 0;
-        if (!rp_runtime_take_pinned(&cuda->gpu, bytes, &cuda->pinned, error))
-            return FALSE;
-        cuda->pinned_bytes = bytes;
-    }
-    if (!rp_runtime_copy(&cuda->gpu, cuda->pinned, from, bytes, FALSE, cuda->stream, error) ||
+    if (!rp_runtime_use(&cuda->gpu, error) || !take_pinned(cuda, bytes, error) ||
+        !rp_runtime_copy(&cuda->gpu, cuda->pinned, from, bytes, FALSE, cuda->stream, error) ||
         !rp_runtime_stream_finish(&cuda->gpu, cuda->stream, error) ||
         !rp_cuda_kernels()->check(cuda->kernels, error))
         return FALSE;

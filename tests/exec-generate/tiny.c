@@ -111,8 +111,7 @@ check(Tiny *tiny, const char *name, guint first, guint n)
             fail_msg("%s, prompt %u: other tokens than transformers'", name, i + 1);
 }
 
-static const char *const names[] = {"llama",   "qwen3",   "qwen3-moe",
-                                    "gpt-oss", "qwen3-5"};
+static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss", "qwen3-5"};
 
 void
 rp_tiny_check_all(gpointer state, const RpDeviceOps *devices)

@@ -215,6 +215,47 @@ sigmoid(float a)
     return sizeof(T) == sizeof(float) ? 1.0f / divisor : __fdividef(1.0f, divisor);
 }
 
+/* Lets Hopper start the next kernel, which waits before it reads. */
+__device__ __forceinline__ void
+let_next_begin()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Hopper starts a kernel before the one in front of it has ended, which that allows; then it waits before it reads what others
+ * have written. */
+__device__ __forceinline__ void
+wait_for_previous()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <typename... Parameters>
+static cudaError_t
+launch_early(void (*kernel)(Parameters...), dim3 grid, unsigned threads, size_t shared_bytes,
+             cudaStream_t stream, Parameters... parameters)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    int device, major = 0;
+
+    if (cudaGetDevice(&device) == cudaSuccess)
+        (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, parameters...);
+}
+
 /* Calls f(T()) with the type of @dtype. */
 template <typename F>
 static cudaError_t

@@ -3,7 +3,7 @@
  * Formulas: exec/kernels/decode-args.h.
  *
  *   a block       a part of RP_CACHE_PART keys, of a kv head and up to 4 of its heads, of one sequence
- *   16 groups     of 8 lanes: group s has keys s, s + 16, s + 32 ... of the part, each lane 8 elements in 64
+ *   16 groups     of 8 lanes: group s has keys s, s + 16, s + 32 ... of the part, some at once, each lane 8 elements in 64
  *   merging       groups of a warp by a tree, warps in order, then parts in order: by a block a head and sequence
  *
  * Where one part has all keys of every sequence, its block stores the result itself, which has the same bits. fp32 sums.
@@ -13,22 +13,23 @@
 
 #include "exec/cuda/base/common.cuh"
 
-#define GROUP 8
-#define THREADS 128
-#define GROUPS (THREADS / GROUP)
-#define ROW_THREADS 128
-#define MOST_SIZE 256 /* of a head */
+#define KEY_LANES 8
+#define CACHED_THREADS 128
+#define KEY_GROUPS (CACHED_THREADS / KEY_LANES)
+#define COPY_THREADS 128
+#define MOST_CACHED_SIZE 256 /* of a head */
 
 template <typename T>
 static __global__ void
-__launch_bounds__(ROW_THREADS) copy_rows(const RpCacheRowsArgs args, bool wide)
+__launch_bounds__(COPY_THREADS) copy_rows(const RpCacheRowsArgs args, bool wide)
 {
+    let_next_begin();
     const size_t i = blockIdx.x;
     const T *from = blockIdx.y == 0 ? (const T *)args.k + args.tokens[i] * args.k_stride
                                     : (const T *)args.v + args.tokens[i] * args.v_stride;
     T *to = (T *)(blockIdx.y == 0 ? args.keys : args.values) + args.rows[i] * args.width;
 
-    for (size_t at = threadIdx.x * RP_PACK; at < args.width; at += ROW_THREADS * RP_PACK)
+    for (size_t at = threadIdx.x * RP_PACK; at < args.width; at += COPY_THREADS * RP_PACK)
         store_pack(to + at, load_pack(from + at, args.width - at, wide), args.width - at, wide);
 }
 
@@ -41,7 +42,7 @@ rp_cuda_cache_rows(const RpCacheRowsArgs *args, cudaStream_t stream)
     if (args->n == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
-        copy_rows<decltype(zero)><<<dim3((unsigned)args->n, 2), ROW_THREADS, 0, stream>>>(*args, wide);
+        copy_rows<decltype(zero)><<<dim3((unsigned)args->n, 2), COPY_THREADS, 0, stream>>>(*args, wide);
         return cudaGetLastError();
     });
 }
@@ -84,34 +85,48 @@ load_row(Pack<T> (&row)[I], const T *at, int D, int lane, bool wide)
 {
 #pragma unroll
     for (int i = 0; i < I; i++) {
-        const int first = (i * GROUP + lane) * RP_PACK;
+        const int first = (i * KEY_LANES + lane) * RP_PACK;
 
         row[i] = load_pack(at + first, first < D ? (size_t)(D - first) : 0, wide);
     }
 }
 
-template <typename T, int I, int HEADS>
+/* Adds KEYS keys of each group, of which it may not see all. */
+template <typename T, int I, int HEADS, int KEYS>
 __device__ __forceinline__ void
-take_key(Partial<I> (&of)[HEADS], const float (&q)[HEADS][I * RP_PACK], const Pack<T> (&k)[I],
-         const Pack<T> (&v)[I], bool valid)
+take_keys(Partial<I> (&of)[HEADS], const float (&q)[HEADS][I * RP_PACK],
+          const Pack<T> (&k)[KEYS][I], const Pack<T> (&v)[KEYS][I], const bool (&valid)[KEYS])
 {
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        float score = 0;
+        float scores[KEYS], largest = of[h].largest;
 
 #pragma unroll
-        for (int i = 0; i < I * RP_PACK; i++)
-            score = fmaf(q[h][i], to_float(k[i / RP_PACK].at[i % RP_PACK]), score);
-        score = sum_lanes<GROUP>(score);
-        if (!valid)
-            continue;
-        const float largest = fmaxf(of[h].largest, score);
-        const float old = rise<T>(of[h].largest, largest), p = exp_for<T>(score - largest);
+        for (int j = 0; j < KEYS; j++) {
+            float score = 0;
 
-        of[h].weight = fmaf(of[h].weight, old, p);
+#pragma unroll
+            for (int i = 0; i < I * RP_PACK; i++)
+                score = fmaf(q[h][i], to_float(k[j][i / RP_PACK].at[i % RP_PACK]), score);
+            score = sum_lanes<KEY_LANES>(score);
+            scores[j] = valid[j] ? score : -INFINITY;
+            largest = fmaxf(largest, scores[j]);
+        }
+        const float old = rise<T>(of[h].largest, largest);
+
+        of[h].weight *= old;
 #pragma unroll
         for (int i = 0; i < I * RP_PACK; i++)
-            of[h].sum[i] = fmaf(of[h].sum[i], old, p * to_float(v[i / RP_PACK].at[i % RP_PACK]));
+            of[h].sum[i] *= old;
+#pragma unroll
+        for (int j = 0; j < KEYS; j++) {
+            const float p = rise<T>(scores[j], largest);
+
+            of[h].weight += p;
+#pragma unroll
+            for (int i = 0; i < I * RP_PACK; i++)
+                of[h].sum[i] = fmaf(p, to_float(v[j][i / RP_PACK].at[i % RP_PACK]), of[h].sum[i]);
+        }
         of[h].largest = largest;
     }
 }
@@ -125,13 +140,6 @@ visible(const RpCachedAttentionArgs &args, size_t query, int part, int *first, i
 
     *first = max(part * RP_CACHE_PART, begin);
     *end = min((part + 1) * RP_CACHE_PART, past);
-}
-
-__device__ __forceinline__ int
-row_of(const RpCachedAttentionArgs &args, size_t query, int key)
-{
-    return args.tables[query * args.most_blocks + key / RP_CACHE_BLOCK] * RP_CACHE_BLOCK +
-           key % RP_CACHE_BLOCK;
 }
 
 /* Floats of a part's result: largest, weight, sums. */
@@ -152,13 +160,13 @@ store_out(const RpCachedAttentionArgs &args, size_t query, size_t head, int d, f
         args.lse[head * args.queries + query] = largest + logf(weight);
 }
 
-template <typename T, int I, int HEADS>
+template <typename T, int I, int HEADS, int KEYS>
 static __global__ void
-__launch_bounds__(THREADS) attend(const RpCachedAttentionArgs args, bool wide)
+__launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args, bool wide)
 {
-    __shared__ float shared[THREADS / 32][HEADS][I * GROUP * RP_PACK + 2];
-    const int D = (int)args.head_size, lane = (int)threadIdx.x % GROUP;
-    const int group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32;
+    __shared__ float shared[CACHED_THREADS / 32][HEADS][I * KEY_LANES * RP_PACK + 2];
+    const int D = (int)args.head_size, lane = (int)threadIdx.x % KEY_LANES;
+    const int group = (int)threadIdx.x / KEY_LANES, warp = (int)threadIdx.x / 32;
     const int per_kv = (int)(args.heads / args.kv_heads), turns = (per_kv + HEADS - 1) / HEADS;
     const size_t kv_head = blockIdx.y / turns, query = blockIdx.z;
     const size_t head = kv_head * per_kv + blockIdx.y % turns * HEADS;
@@ -166,9 +174,10 @@ __launch_bounds__(THREADS) attend(const RpCachedAttentionArgs args, bool wide)
     const size_t width = args.kv_heads * D;
     float q[HEADS][I * RP_PACK];
     Partial<I> of[HEADS];
-    Pack<T> k[I], v[I], next_k[I], next_v[I];
     int first, end;
 
+    let_next_begin();
+    wait_for_previous();
     visible(args, query, (int)blockIdx.x, &first, &end);
     if (first >= end)
         return;
@@ -187,40 +196,33 @@ __launch_bounds__(THREADS) attend(const RpCachedAttentionArgs args, bool wide)
         }
     }
     /* groups have keys of the part by their number, whichever of these the query sees */
-    int key = (int)blockIdx.x * RP_CACHE_PART + group;
+    for (int base = (int)blockIdx.x * RP_CACHE_PART; base < end; base += KEY_GROUPS * KEYS) {
+        Pack<T> k[KEYS][I], v[KEYS][I];
+        bool valid[KEYS];
 
-    key += first > key ? (first - key + GROUPS - 1) / GROUPS * GROUPS : 0;
-    if (key < end) {
-        const size_t at = row_of(args, query, key) * width + kv_head * D;
-
-        load_row<T, I>(k, (const T *)args.keys + at, D, lane, wide);
-        load_row<T, I>(v, (const T *)args.values + at, D, lane, wide);
-    }
-    /* all lanes of a warp take as many turns */
-    for (int base = (int)blockIdx.x * RP_CACHE_PART; base < end; base += GROUPS) {
-        if (base + GROUPS <= first)
+        if (base + KEY_GROUPS * KEYS <= first)
             continue;
-        const int mine = base + group;
-        const bool valid = mine >= first && mine < end;
+        /* of one block */
+        const size_t row = (size_t)args.tables[query * args.most_blocks + base / RP_CACHE_BLOCK] *
+                               RP_CACHE_BLOCK +
+                           base % RP_CACHE_BLOCK;
 
-        if (mine + GROUPS < end && mine + GROUPS >= first) {
-            const size_t at = row_of(args, query, mine + GROUPS) * width + kv_head * D;
-
-            load_row<T, I>(next_k, (const T *)args.keys + at, D, lane, wide);
-            load_row<T, I>(next_v, (const T *)args.values + at, D, lane, wide);
-        }
-        take_key<T, I, HEADS>(of, q, k, v, valid);
 #pragma unroll
-        for (int i = 0; i < I; i++) {
-            k[i] = next_k[i];
-            v[i] = next_v[i];
+        for (int j = 0; j < KEYS; j++) {
+            const int key = j * KEY_GROUPS + group;
+            const size_t at = (row + key) * width + kv_head * D;
+
+            valid[j] = base + key >= first && base + key < end;
+            load_row<T, I>(k[j], (const T *)args.keys + at, valid[j] ? D : 0, lane, wide);
+            load_row<T, I>(v[j], (const T *)args.values + at, valid[j] ? D : 0, lane, wide);
         }
+        take_keys<T, I, HEADS, KEYS>(of, q, k, v, valid);
     }
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        merge_lanes<T, I>(of[h], GROUP);
-        merge_lanes<T, I>(of[h], 2 * GROUP);
-        if (threadIdx.x % 32 >= GROUP)
+        merge_lanes<T, I>(of[h], KEY_LANES);
+        merge_lanes<T, I>(of[h], 2 * KEY_LANES);
+        if (threadIdx.x % 32 >= KEY_LANES)
             continue;
         float *to = shared[warp][h];
 
@@ -228,16 +230,16 @@ __launch_bounds__(THREADS) attend(const RpCachedAttentionArgs args, bool wide)
         to[1] = of[h].weight;
 #pragma unroll
         for (int i = 0; i < I * RP_PACK; i++)
-            to[2 + (i / RP_PACK * GROUP + lane) * RP_PACK + i % RP_PACK] = of[h].sum[i];
+            to[2 + (i / RP_PACK * KEY_LANES + lane) * RP_PACK + i % RP_PACK] = of[h].sum[i];
     }
     __syncthreads();
-    for (int at = (int)threadIdx.x; at < n_heads * D; at += THREADS) {
+    for (int at = (int)threadIdx.x; at < n_heads * D; at += CACHED_THREADS) {
         const int h = at / D, d = at % D;
         float largest = -INFINITY, weight = 0, sum = 0;
 
-        for (int w = 0; w < THREADS / 32; w++)
+        for (int w = 0; w < CACHED_THREADS / 32; w++)
             largest = fmaxf(largest, shared[w][h][0]);
-        for (int w = 0; w < THREADS / 32; w++) {
+        for (int w = 0; w < CACHED_THREADS / 32; w++) {
             const float factor = rise<T>(shared[w][h][0], largest);
 
             weight = fmaf(shared[w][h][1], factor, weight);
@@ -260,14 +262,16 @@ __launch_bounds__(THREADS) attend(const RpCachedAttentionArgs args, bool wide)
 /* A block has a head of a sequence. */
 template <typename T>
 static __global__ void
-__launch_bounds__(THREADS) merge_parts(const RpCachedAttentionArgs args, int parts)
+__launch_bounds__(CACHED_THREADS) merge_parts(const RpCachedAttentionArgs args, int parts)
 {
+    let_next_begin();
+    wait_for_previous();
     const size_t head = blockIdx.x, query = blockIdx.y;
     const int past = args.positions[query] + 1;
     const int begin = args.window > 0 && past > (int)args.window ? past - (int)args.window : 0;
     const int first = begin / RP_CACHE_PART, end = (past + RP_CACHE_PART - 1) / RP_CACHE_PART;
 
-    for (int d = (int)threadIdx.x; d < (int)args.head_size; d += THREADS) {
+    for (int d = (int)threadIdx.x; d < (int)args.head_size; d += CACHED_THREADS) {
         float largest = -INFINITY, weight = 0, sum = 0;
 
         for (int part = first; part < end; part++)
@@ -307,14 +311,14 @@ attend_by(const RpCachedAttentionArgs *args, cudaStream_t stream)
     const dim3 grid((unsigned)n_parts(args), (unsigned)(args->kv_heads * turns),
                     (unsigned)args->queries);
 
-    attend<T, I, HEADS><<<grid, THREADS, 0, stream>>>(*args, wide);
-    const cudaError_t status = cudaGetLastError();
+    const cudaError_t status =
+        launch_early(attend<T, I, HEADS, I == 4 || sizeof(T) == 4 ? 2 : 4>, grid, CACHED_THREADS, 0, stream,
+                     *args, wide);
 
     if (status != cudaSuccess || grid.x == 1)
         return status;
-    merge_parts<T><<<dim3((unsigned)args->heads, (unsigned)args->queries), THREADS, 0, stream>>>(
-        *args, (int)grid.x);
-    return cudaGetLastError();
+    return launch_early(merge_parts<T>, dim3((unsigned)args->heads, (unsigned)args->queries),
+                        CACHED_THREADS, 0, stream, *args, (int)grid.x);
 }
 
 /* The number of heads of a block depends on the model alone. */
@@ -334,7 +338,7 @@ attend_heads(const RpCachedAttentionArgs *args, cudaStream_t stream)
 extern "C" cudaError_t
 rp_cuda_attention_cached(const RpCachedAttentionArgs *args, cudaStream_t stream)
 {
-    if (args->head_size == 0 || args->head_size > MOST_SIZE || args->kv_heads == 0 ||
+    if (args->head_size == 0 || args->head_size > MOST_CACHED_SIZE || args->kv_heads == 0 ||
         args->queries > 65535)
         return cudaErrorInvalidValue;
     if (args->queries == 0)

@@ -11,13 +11,16 @@
  *   sum    ((p0+p1)+(p2+p3))+((p4+p5)+(p6+p7))    (p0+p1)+(p2+p3) in warp 0, the rest in warp 1
  *
  * Each lane reads 16 bytes of a row: 8 neighbours in k, which two instructions take as if they were theirs, the same of W
- * and X. Other storages, sizes and places: a warp has a row of W. fp32 sums. Oracle: exec/host/matmul.c
+ * and X. W goes straight to registers, a stage ahead, X through shared memory. Other storages, sizes and places: a warp has a row of W. fp32 sums. Oracle: exec/host/matmul.c
  */
+#include <atomic>
+
+#include "exec/cuda/attention/private.h"
 #include "exec/cuda/base/common.cuh"
 
-#define WARPS 8
-#define PARTS 8
-#define DEPTH 32 /* of k that a step has */
+#define ROW_WARPS 8
+#define ROW_PARTS 8
+#define ROW_DEPTH 32 /* of k that a step has */
 #define ANY_TOKENS 8
 
 __device__ __forceinline__ uint4
@@ -58,6 +61,56 @@ multiply_fragment<__half>(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* 16 bytes to shared memory, or zeros. */
+__device__ __forceinline__ void
+copy_async(void *to, const void *from, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+/* A block's share of the work: SHARES warps divide k, and each stage has U steps of every share. */
+template <typename T, int NT, int SHARES, int U> struct Tile {
+    static constexpr int TOKENS = NT * 8, PIECE = ROW_DEPTH * U; /* elements of a share and token in a stage */
+    /* rows of X stand so that lanes of two rows read all banks */
+    static constexpr int PITCH = PIECE * SHARES + (PIECE * SHARES * 2 % 128 == 0 ? 32 : 0);
+    static constexpr int STAGE = TOKENS * PITCH; /* elements */
+    static constexpr int STAGES = 2;
+};
+
+/* The steps of a share: those of its parts. */
+template <int SHARES>
+__device__ __forceinline__ int
+first_step(int steps, int share)
+{
+    return share * (ROW_PARTS / SHARES) * steps / ROW_PARTS;
+}
+
+/* Stage @stage of X: for each share its next U steps. */
+template <typename T, int NT, int SHARES, int U>
+__device__ __forceinline__ void
+load_stage(T *shared, const RpMatmulArgs &args, size_t stride, size_t first_token, int stage, int steps)
+{
+    using Of = Tile<T, NT, SHARES, U>;
+    constexpr int PACKS = Of::PIECE / 8;
+    T *to = shared + stage % Of::STAGES * Of::STAGE;
+
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < Of::TOKENS * SHARES * PACKS; i += ROW_WARPS * 32) {
+        const int pack = i % PACKS, share = i / PACKS % SHARES, token = i / (PACKS * SHARES);
+        const int step = first_step<SHARES>(steps, share) + stage * U + pack / (ROW_DEPTH / 8);
+        const int at = step * ROW_DEPTH + pack % (ROW_DEPTH / 8) * 8;
+        const bool valid = first_token + token < args.m && at < (int)args.k &&
+                           step < first_step<SHARES>(steps, share + 1);
+        const T *from = (const T *)args.a + (valid ? (first_token + token) * stride + at : 0);
+
+        copy_async(to + token * Of::PITCH + share * Of::PIECE + pack * 8, from, valid);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
 /* Rows g and g + 8 of W, 8 elements each, of U steps. */
 template <int U> struct Weights {
     uint4 low[U], high[U];
@@ -65,11 +118,11 @@ template <int U> struct Weights {
 
 template <typename T, int U>
 __device__ __forceinline__ void
-load_steps(Weights<U> &w, const T *low, const T *high, int step, int end, int k, int column)
+load_weights_of(Weights<U> &w, const T *low, const T *high, int step, int end, int k, int column)
 {
 #pragma unroll
     for (int u = 0; u < U; u++) {
-        const int at = (step + u) * DEPTH + column;
+        const int at = (step + u) * ROW_DEPTH + column;
         const bool valid = step + u < end && at < k;
 
         w.low[u] = valid ? load_weights(low + at) : make_uint4(0, 0, 0, 0);
@@ -77,76 +130,111 @@ load_steps(Weights<U> &w, const T *low, const T *high, int step, int end, int k,
     }
 }
 
-/* sums += steps @step to @step + U of 16 rows and NT x 8 tokens */
-template <typename T, int NT, int U>
+template <int NT>
 __device__ __forceinline__ void
-multiply_steps(float (&sums)[NT][4], const Weights<U> &w, const T *const (&x)[NT],
-               const bool (&valid)[NT], int step, int end, int k, int column)
+set_sums(float (&to)[NT][4], const float (&a)[NT][4], const float (&b)[NT][4])
 {
 #pragma unroll
-    for (int u = 0; u < U; u++) {
-        const int at = (step + u) * DEPTH + column;
-        const bool inside = step + u < end && at < k;
-        uint4 b[NT];
+    for (int i = 0; i < NT; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            to[i][j] = a[i][j] + b[i][j];
+    }
+}
 
+/* Ends part @part of a share's N, as the tree has it. @sums: of the part, then 0, or after the last the whole; @one, @two: sums
+ * that wait for their neighbours */
+template <int NT, int N>
+__device__ __forceinline__ void
+end_part(int part, float (&sums)[NT][4], float (&one)[NT][4], float (&two)[NT][4])
+{
+    if (N == 1)
+        return;
+    if (part % 2 == 1)
+        set_sums(sums, one, sums);
+    if (part == N - 1) {
+        if (N == 4)
+            set_sums(sums, two, sums);
+        return;
+    }
 #pragma unroll
-        for (int i = 0; i < NT; i++)
-            b[i] = inside && valid[i] ? __ldg((const uint4 *)(x[i] + at)) : make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < NT; i++) {
 #pragma unroll
-        for (int i = 0; i < NT; i++) {
-            multiply_fragment<T>(sums[i], w.low[u].x, w.high[u].x, w.low[u].y, w.high[u].y, b[i].x,
-                                 b[i].y);
-            multiply_fragment<T>(sums[i], w.low[u].z, w.high[u].z, w.low[u].w, w.high[u].w, b[i].z,
-                                 b[i].w);
+        for (int j = 0; j < 4; j++) {
+            if (part % 2 == 1)
+                two[i][j] = sums[i][j];
+            else
+                one[i][j] = sums[i][j];
+            sums[i][j] = 0;
         }
     }
 }
 
-template <typename T, int NT, int U>
+/* sums += one step of 16 rows and NT x 8 tokens. @x: of the lane's first token, in shared memory */
+template <typename T, int NT, int PITCH>
 __device__ __forceinline__ void
-multiply_part(float (&sums)[NT][4], const T *low, const T *high, const T *const (&x)[NT],
-              const bool (&valid)[NT], int begin, int end, int k, int column)
+multiply_step(float (&sums)[NT][4], const uint4 &low, const uint4 &high, const T *x)
 {
+#pragma unroll
+    for (int i = 0; i < NT; i++) {
+        const uint4 b = *(const uint4 *)(x + i * 8 * PITCH);
+
+        multiply_fragment<T>(sums[i], low.x, high.x, low.y, high.y, b.x, b.y);
+        multiply_fragment<T>(sums[i], low.z, high.z, low.w, high.w, b.z, b.w);
+    }
+}
+
+/* Sums of a warp over the parts of its share. */
+template <typename T, int NT, int SHARES, int U>
+__device__ __forceinline__ void
+multiply_share(float (&sums)[NT][4], T *shared, const RpMatmulArgs &args, size_t stride,
+               size_t first_token, const T *low, const T *high, int share, int g, int t)
+{
+    using Of = Tile<T, NT, SHARES, U>;
+    constexpr int N = ROW_PARTS / SHARES;
+    const int k = (int)args.k, steps = (k + ROW_DEPTH - 1) / ROW_DEPTH;
+    const int begin = first_step<SHARES>(steps, share), end = first_step<SHARES>(steps, share + 1);
+    const int stages = ((steps + SHARES - 1) / SHARES + U - 1) / U; /* no share has more */
+    int part = 0, part_end = (share * N + 1) * steps / ROW_PARTS;
+    float one[NT][4], two[NT][4];
     Weights<U> now, next;
 
 #pragma unroll
     for (int i = 0; i < NT; i++)
         sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
-    load_steps<T, U>(now, low, high, begin, end, k, column);
-    for (int step = begin; step < end; step += U) {
-        load_steps<T, U>(next, low, high, step + U, end, k, column);
-        multiply_steps<T, NT, U>(sums, now, x, valid, step, end, k, column);
+    while (N > 1 && part < N && part_end == begin) { /* without a step */
+        end_part<NT, N>(part++, sums, one, two);
+        part_end = (share * N + part + 1) * steps / ROW_PARTS;
+    }
+    load_weights_of<T, U>(now, low, high, begin, end, k, 8 * t);
+    wait_for_previous(); /* weights are nobody's */
+    load_stage<T, NT, SHARES, U>(shared, args, stride, first_token, 0, steps);
+    for (int stage = 0; stage < stages; stage++) {
+        const T *x = shared + stage % Of::STAGES * Of::STAGE + g * Of::PITCH + share * Of::PIECE + 8 * t;
+
+        load_weights_of<T, U>(next, low, high, begin + (stage + 1) * U, end, k, 8 * t);
+        if (stage + 1 < stages)
+            load_stage<T, NT, SHARES, U>(shared, args, stride, first_token, stage + 1, steps);
+        else
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads();
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const int step = begin + stage * U + u;
+
+            if (step >= end)
+                break;
+            multiply_step<T, NT, Of::PITCH>(sums, now.low[u], now.high[u], x + u * ROW_DEPTH);
+            while (N > 1 && step + 1 == part_end && part < N) {
+                end_part<NT, N>(part++, sums, one, two);
+                part_end = (share * N + part + 1) * steps / ROW_PARTS;
+            }
+        }
         now = next;
+        __syncthreads();
     }
 }
-
-/* The tree of a warp's N parts from @part on. */
-template <typename T, int NT, int U, int N> struct Tree {
-    static __device__ __forceinline__ void
-    sum(float (&sums)[NT][4], const T *low, const T *high, const T *const (&x)[NT],
-        const bool (&valid)[NT], int part, int steps, int k, int column)
-    {
-        float others[NT][4];
-
-        Tree<T, NT, U, N / 2>::sum(sums, low, high, x, valid, part, steps, k, column);
-        Tree<T, NT, U, N / 2>::sum(others, low, high, x, valid, part + N / 2, steps, k, column);
-#pragma unroll
-        for (int i = 0; i < NT; i++) {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                sums[i][j] += others[i][j];
-        }
-    }
-};
-template <typename T, int NT, int U> struct Tree<T, NT, U, 1> {
-    static __device__ __forceinline__ void
-    sum(float (&sums)[NT][4], const T *low, const T *high, const T *const (&x)[NT],
-        const bool (&valid)[NT], int part, int steps, int k, int column)
-    {
-        multiply_part<T, NT, U>(sums, low, high, x, valid, part * steps / PARTS,
-                                (part + 1) * steps / PARTS, k, column);
-    }
-};
 
 /* @sum: over k. Stores C[token,row]. */
 template <typename T>
@@ -167,67 +255,60 @@ store_sum(const RpMatmulArgs &args, size_t token, size_t row, float sum)
     *place = from_float<T>(sum);
 }
 
-/* @ROWS: of W in 16s; WARPS / ROWS warps share the parts of one. */
+/* @ROWS: of W in 16s; ROW_WARPS / ROWS warps share the parts of one. */
 template <typename T, int NT, int ROWS, int U>
 static __global__ void
-__launch_bounds__(WARPS * 32) multiply_rows(const RpMatmulArgs args)
+__launch_bounds__(ROW_WARPS * 32, ROWS <= 2 ? 2 : 1) multiply_rows(const RpMatmulArgs args)
 {
-    constexpr int SHARES = WARPS / ROWS, TOKENS = NT * 8, PITCH = TOKENS + 1;
-    __shared__ float shared[WARPS][16][PITCH];
+    constexpr int SHARES = ROW_WARPS / ROWS, TOKENS = NT * 8, PITCH = TOKENS + 1;
+    extern __shared__ __align__(128) unsigned char rows_shared[];
+    float(*parts)[16][PITCH] = (float(*)[16][PITCH])rows_shared; /* once X has been read */
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int g = lane / 4, t = lane % 4, share = warp % SHARES;
+    const int g = lane / 4, t = lane % 4;
     const size_t first_token = (size_t)blockIdx.x * TOKENS;
     const size_t first_row = (size_t)blockIdx.y * (ROWS * 16);
     const size_t row = first_row + warp / SHARES * 16 + g;
     const size_t stride = args.a_stride > 0 ? args.a_stride : args.k;
     const T *low = (const T *)args.b + min(row, args.n - 1) * args.k;
     const T *high = (const T *)args.b + min(row + 8, args.n - 1) * args.k;
-    const int k = (int)args.k, steps = (k + DEPTH - 1) / DEPTH;
-    const T *x[NT];
-    bool valid[NT];
     float sums[NT][4];
 
-#pragma unroll
-    for (int i = 0; i < NT; i++) {
-        const size_t token = first_token + i * 8 + g;
-
-        valid[i] = token < args.m;
-        x[i] = (const T *)args.a + (valid[i] ? token : 0) * stride;
-    }
-    Tree<T, NT, U, PARTS / SHARES>::sum(sums, low, high, x, valid, share * (PARTS / SHARES), steps,
-                                        k, 8 * t);
+    multiply_share<T, NT, SHARES, U>(sums, (T *)rows_shared, args, stride, first_token, low, high,
+                                     warp % SHARES, g, t);
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < NT; i++) {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            shared[warp][g + j / 2 * 8][i * 8 + 2 * t + j % 2] = sums[i][j];
+            parts[warp][g + j / 2 * 8][i * 8 + 2 * t + j % 2] = sums[i][j];
     }
     __syncthreads();
-    for (int at = (int)threadIdx.x; at < ROWS * 16 * TOKENS; at += WARPS * 32) {
+    for (int at = (int)threadIdx.x; at < ROWS * 16 * TOKENS; at += ROW_WARPS * 32) {
         const int of = at % (ROWS * 16), token = at / (ROWS * 16), base = of / 16 * SHARES;
-        float parts[SHARES];
+        float sum[SHARES];
 
         if (first_row + of >= args.n || first_token + token >= args.m)
             continue;
 #pragma unroll
         for (int s = 0; s < SHARES; s++)
-            parts[s] = shared[base + s][of % 16][token];
+            sum[s] = parts[base + s][of % 16][token];
 #pragma unroll
         for (int step = 1; step < SHARES; step *= 2) {
 #pragma unroll
             for (int s = 0; s + step < SHARES; s += 2 * step)
-                parts[s] += parts[s + step];
+                sum[s] += sum[s + step];
         }
-        store_sum<T>(args, first_token + token, first_row + of, parts[0]);
+        store_sum<T>(args, first_token + token, first_row + of, sum[0]);
     }
 }
 
 /* Any storage: X of type A, W of B. */
 template <typename A, typename B>
 static __global__ void
-__launch_bounds__(WARPS * 32) multiply_any_rows(const RpMatmulArgs args)
+__launch_bounds__(ROW_WARPS * 32) multiply_any_rows(const RpMatmulArgs args)
 {
-    const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    const size_t row = (size_t)blockIdx.x * ROW_WARPS + threadIdx.x / 32;
     const size_t stride = args.a_stride > 0 ? args.a_stride : args.k;
     const int lane = (int)threadIdx.x % 32;
 
@@ -262,10 +343,19 @@ template <typename T, int NT, int ROWS, int U>
 static cudaError_t
 launch_rows(const RpMatmulArgs *args, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)ceil_divide(args->m, NT * 8), (unsigned)ceil_divide(args->n, ROWS * 16));
+    using Of = Tile<T, NT, ROW_WARPS / ROWS, U>;
+    static std::atomic<uint64_t> allowed;
+    const size_t parts = sizeof(float) * ROW_WARPS * 16 * (NT * 8 + 1);
+    const size_t stages = sizeof(T) * Of::STAGES * Of::STAGE;
+    const size_t bytes = parts > stages ? parts : stages;
+    const dim3 grid((unsigned)ceil_divide(args->m, NT * 8),
+                    (unsigned)ceil_divide(args->n, ROWS * 16));
+    const cudaError_t status = attention_allow_shared(
+        (const void *)multiply_rows<T, NT, ROWS, U>, (int)bytes, &allowed);
 
-    multiply_rows<T, NT, ROWS, U><<<grid, WARPS * 32, 0, stream>>>(*args);
-    return cudaGetLastError();
+    if (status != cudaSuccess)
+        return status;
+    return launch_early(multiply_rows<T, NT, ROWS, U>, grid, ROW_WARPS * 32, bytes, stream, *args);
 }
 
 /* More rows of W in a block read X less often; fewer keep all multiprocessors busy. No number depends on it. */
@@ -273,7 +363,7 @@ template <typename T>
 static cudaError_t
 multiply_fast(const RpMatmulArgs *args, cudaStream_t stream)
 {
-    const size_t blocks = ceil_divide(args->m, 64) * ceil_divide(args->n, 64);
+    const size_t tiles = ceil_divide(args->m, 64), blocks = tiles * ceil_divide(args->n, 64);
 
     if (args->m <= 8)
         return launch_rows<T, 1, 1, 4>(args, stream);
@@ -283,9 +373,9 @@ multiply_fast(const RpMatmulArgs *args, cudaStream_t stream)
         return blocks >= 128 ? launch_rows<T, 4, 2, 2>(args, stream)
                              : launch_rows<T, 4, 1, 2>(args, stream);
     if (blocks >= 128)
-        return launch_rows<T, 8, 4, 1>(args, stream);
-    return blocks >= 64 ? launch_rows<T, 8, 2, 1>(args, stream)
-                        : launch_rows<T, 8, 1, 2>(args, stream);
+        return launch_rows<T, 8, 4, 4>(args, stream);
+    return blocks >= 64 ? launch_rows<T, 8, 2, 2>(args, stream)
+                        : launch_rows<T, 8, 1, 1>(args, stream);
 }
 
 static bool
@@ -310,11 +400,11 @@ rp_cuda_matmul_rows(const RpMatmulArgs *args, cudaStream_t stream)
     return for_dtype(args->a_dtype, [=](auto x) {
         return for_dtype(args->b_dtype, [=](auto w) {
             const size_t turns = ceil_divide(args->m, ANY_TOKENS);
-            const dim3 grid((unsigned)ceil_divide(args->n, WARPS),
+            const dim3 grid((unsigned)ceil_divide(args->n, ROW_WARPS),
                             (unsigned)(turns < 1024 ? turns : 1024));
 
             multiply_any_rows<decltype(x), decltype(w)>
-                <<<grid, WARPS * 32, 0, stream>>>(*args);
+                <<<grid, ROW_WARPS * 32, 0, stream>>>(*args);
             return cudaGetLastError();
         });
     });

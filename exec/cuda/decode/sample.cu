@@ -2,9 +2,9 @@
  * Sampling: a block has a row of logits. Formulas: RpSampleArgs; the arithmetic is that of exec/kernels/sample.h, whole
  * numbers whose sums have no order, and so the ids are the host's for the same logits.
  *
- * Instead of sorting, a search narrows the key (a logit as a whole number) by 4 bits in each pass over the row, from the
- * highest on: each thread has 16 sums in registers, of counts or weights of keys that begin as the key so far and go on
- * with each of the 16 digits.
+ * Instead of sorting, a search divides the row by how far logits are below the largest, and then narrows the key (a logit as
+ * a whole number) by 4 bits in each pass over the row, from the highest on: each thread has 16 sums in registers, of counts
+ * or weights of keys that begin as the key so far and go on with each of the 16 digits. Most keys are passed over then.
  *
  *   top_k    the key of which the k-th largest is, and how many of it are among them
  *   top_p    the key in which weights of larger ones and of it reach what is needed
@@ -17,8 +17,8 @@
 #define RP_PLUS(a, b) __fadd_rn(a, b)
 #include "exec/kernels/sample.h"
 
-#define THREADS 1024
-#define DIGITS 16
+#define SAMPLE_THREADS 1024
+#define SAMPLE_DIGITS 16
 
 typedef unsigned long long Sum;
 
@@ -29,10 +29,10 @@ typedef struct {
 } Limit;
 
 typedef struct {
-    Sum warps[THREADS / 32][DIGITS];
-    Sum sums[DIGITS];
-    Sum best[THREADS / 32];
-} Shared;
+    Sum warps[SAMPLE_THREADS / 32][SAMPLE_DIGITS];
+    Sum sums[SAMPLE_DIGITS];
+    Sum best[SAMPLE_THREADS / 32];
+} SampleShared;
 
 /* Where a search ended: the sum of larger keys, and of those before the search's value. */
 typedef struct {
@@ -61,11 +61,11 @@ key_at(const T *row, size_t v)
 /* The largest key, with the lowest id: the complement of the id stands behind the key. */
 template <typename T>
 static __device__ Sum
-find_largest(const T *row, size_t n, Shared &shared)
+find_largest(const T *row, size_t n, SampleShared &shared)
 {
     Sum best = 0;
 
-    for (size_t v = threadIdx.x; v < n; v += THREADS)
+    for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS)
         best = max(best, (Sum)key_at(row, v) << 32 | (uint32_t)~v);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
@@ -73,7 +73,7 @@ find_largest(const T *row, size_t n, Shared &shared)
     if (threadIdx.x % 32 == 0)
         shared.best[threadIdx.x / 32] = best;
     __syncthreads();
-    for (int w = 0; w < THREADS / 32; w++)
+    for (int w = 0; w < SAMPLE_THREADS / 32; w++)
         best = max(best, shared.best[w]);
     __syncthreads();
     return best;
@@ -81,10 +81,10 @@ find_largest(const T *row, size_t n, Shared &shared)
 
 /* Adds the threads' sums; all threads have them in @shared. */
 static __device__ void
-add_sums(Sum (&sums)[DIGITS], Shared &shared)
+add_digits(Sum (&sums)[SAMPLE_DIGITS], SampleShared &shared)
 {
 #pragma unroll
-    for (int d = 0; d < DIGITS; d++) {
+    for (int d = 0; d < SAMPLE_DIGITS; d++) {
 #pragma unroll
         for (int step = 16; step > 0; step /= 2)
             sums[d] += __shfl_xor_sync(0xffffffffu, sums[d], step);
@@ -92,14 +92,36 @@ add_sums(Sum (&sums)[DIGITS], Shared &shared)
             shared.warps[threadIdx.x / 32][d] = sums[d];
     }
     __syncthreads();
-    if (threadIdx.x < DIGITS) {
+    if (threadIdx.x < SAMPLE_DIGITS) {
         Sum sum = 0;
 
-        for (int w = 0; w < THREADS / 32; w++)
+        for (int w = 0; w < SAMPLE_THREADS / 32; w++)
             sum += shared.warps[w][threadIdx.x];
         shared.sums[threadIdx.x] = sum;
     }
     __syncthreads();
+}
+
+/* Which of 16 divisions a key is in, the largest in the first. */
+__device__ __forceinline__ unsigned
+division_of(uint32_t key, uint32_t largest, float scale)
+{
+    const float below = (rp_sample_logit(largest) - rp_sample_logit(key)) * scale;
+
+    return below < SAMPLE_DIGITS - 1 ? (unsigned)below : SAMPLE_DIGITS - 1;
+}
+
+/* Finds which of the sums exceeds @value, from @first on in steps of @step. @above: (inout): the sum before it */
+static __device__ unsigned
+find_digit(const SampleShared &shared, int first, int step, Sum value, Sum *above)
+{
+    int digit = first;
+
+    while (digit != SAMPLE_DIGITS - 1 - first && *above + shared.sums[digit] <= value) {
+        *above += shared.sums[digit];
+        digit += step;
+    }
+    return (unsigned)digit;
 }
 
 /*
@@ -109,39 +131,46 @@ add_sums(Sum (&sums)[DIGITS], Shared &shared)
 template <typename T, bool WEIGHTS>
 static __device__ Found
 search(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Limit limit,
-       Sum value, Shared &shared)
+       Sum value, SampleShared &shared)
 {
     constexpr int LAST = LowBits<T>::alike;
+    const float scale = (float)(SAMPLE_DIGITS / (28 * choice.temperature));
+    const Sum ties = limit.ties * (WEIGHTS ? rp_sample_weight(&choice, limit.key, largest) : 1);
+    const unsigned limit_in = division_of(limit.key, largest, scale);
     Found found = {0, 0};
+    unsigned in = 0;
 
-    for (int shift = 28; shift >= LAST; shift -= 4) {
-        Sum sums[DIGITS] = {};
+    for (int shift = 32; shift >= LAST; shift -= 4) { /* the divisions, then digits */
+        Sum sums[SAMPLE_DIGITS] = {};
 
-        for (size_t v = threadIdx.x; v < n; v += THREADS) {
+        for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS) {
             const uint32_t key = key_at(row, v);
 
-            if (key < limit.key || (shift < 28 && key >> (shift + 4) != found.key >> (shift + 4)))
+            if (key <= limit.key ||
+                (shift < 28 && key >> (shift + 4) != found.key >> (shift + 4)))
+                continue;
+            const unsigned division = division_of(key, largest, scale);
+
+            if (shift < 32 && division != in)
                 continue;
             const Sum weight = WEIGHTS ? rp_sample_weight(&choice, key, largest) : 1;
-            const unsigned digit = key >> shift & (DIGITS - 1);
+            const unsigned digit = shift == 32 ? division : key >> shift & (SAMPLE_DIGITS - 1);
 
-            if (key == limit.key)
-                continue; /* counted below */
 #pragma unroll
-            for (int d = 0; d < DIGITS; d++)
+            for (int d = 0; d < SAMPLE_DIGITS; d++)
                 sums[d] += digit == d ? weight : 0;
         }
-        add_sums(sums, shared);
-        if (threadIdx.x == 0 && limit.ties > 0 &&
-            (shift == 28 || limit.key >> (shift + 4) == found.key >> (shift + 4)))
-            shared.sums[limit.key >> shift & (DIGITS - 1)] +=
-                limit.ties * (WEIGHTS ? rp_sample_weight(&choice, limit.key, largest) : 1);
+        add_digits(sums, shared);
+        if (threadIdx.x == 0 && shift == 32)
+            shared.sums[limit_in] += ties;
+        else if (threadIdx.x == 0 && limit_in == in &&
+                 (shift == 28 || limit.key >> (shift + 4) == found.key >> (shift + 4)))
+            shared.sums[limit.key >> shift & (SAMPLE_DIGITS - 1)] += ties;
         __syncthreads();
-        int digit = DIGITS - 1;
-
-        while (digit > 0 && found.above + shared.sums[digit] <= value)
-            found.above += shared.sums[digit--];
-        found.key |= (uint32_t)digit << shift;
+        if (shift == 32)
+            in = find_digit(shared, 0, 1, value, &found.above);
+        else
+            found.key |= find_digit(shared, SAMPLE_DIGITS - 1, -1, value, &found.above) << shift;
         __syncthreads();
     }
     if (found.key != 0 && found.key >> 31 == 0)
@@ -153,16 +182,16 @@ search(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, L
 template <typename T>
 static __device__ Sum
 weigh(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Limit limit,
-      Shared &shared)
+      SampleShared &shared)
 {
-    Sum sums[DIGITS] = {};
+    Sum sums[SAMPLE_DIGITS] = {};
 
-    for (size_t v = threadIdx.x; v < n; v += THREADS) {
+    for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS) {
         const uint32_t key = key_at(row, v);
 
         sums[0] += key > limit.key ? rp_sample_weight(&choice, key, largest) : 0;
     }
-    add_sums(sums, shared);
+    add_digits(sums, shared);
     const Sum sum = shared.sums[0] + limit.ties * rp_sample_weight(&choice, limit.key, largest);
 
     __syncthreads();
@@ -171,13 +200,13 @@ weigh(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Li
 
 template <typename T>
 static __device__ Sum
-count(const T *row, size_t n, uint32_t key, Shared &shared)
+count(const T *row, size_t n, uint32_t key, SampleShared &shared)
 {
-    Sum sums[DIGITS] = {};
+    Sum sums[SAMPLE_DIGITS] = {};
 
-    for (size_t v = threadIdx.x; v < n; v += THREADS)
+    for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS)
         sums[0] += key_at(row, v) == key;
-    add_sums(sums, shared);
+    add_digits(sums, shared);
     const Sum sum = shared.sums[0];
 
     __syncthreads();
@@ -187,11 +216,11 @@ count(const T *row, size_t n, uint32_t key, Shared &shared)
 /* Writes the id of the @rank-th of equal keys. */
 template <typename T>
 static __device__ void
-write_id(const T *row, size_t n, uint32_t key, Sum rank, int32_t *id, Shared &shared)
+write_id(const T *row, size_t n, uint32_t key, Sum rank, int32_t *id, SampleShared &shared)
 {
     Sum before = 0;
 
-    for (size_t first = 0; first < n; first += THREADS) {
+    for (size_t first = 0; first < n; first += SAMPLE_THREADS) {
         const size_t v = first + threadIdx.x;
         const bool is = v < n && key_at(row, v) == key;
         const unsigned lanes = __ballot_sync(0xffffffffu, is);
@@ -200,7 +229,7 @@ write_id(const T *row, size_t n, uint32_t key, Sum rank, int32_t *id, Shared &sh
         if (threadIdx.x % 32 == 0)
             shared.best[threadIdx.x / 32] = (Sum)__popc(lanes);
         __syncthreads();
-        for (int w = 0; w < THREADS / 32; w++) {
+        for (int w = 0; w < SAMPLE_THREADS / 32; w++) {
             mine += w < (int)threadIdx.x / 32 ? shared.best[w] : 0;
             before += shared.best[w];
         }
@@ -215,9 +244,9 @@ write_id(const T *row, size_t n, uint32_t key, Sum rank, int32_t *id, Shared &sh
 
 template <typename T>
 static __global__ void
-__launch_bounds__(THREADS) sample(const RpSampleArgs args)
+__launch_bounds__(SAMPLE_THREADS) sample(const RpSampleArgs args)
 {
-    __shared__ Shared shared;
+    __shared__ SampleShared shared;
     const size_t n = args.vocabulary;
     const T *row = (const T *)args.logits + blockIdx.x * n;
     const RpSampleChoice choice = args.choices[blockIdx.x];
@@ -265,7 +294,7 @@ rp_cuda_sample(const RpSampleArgs *args, cudaStream_t stream)
     if (args->rows == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
-        sample<decltype(zero)><<<(unsigned)args->rows, THREADS, 0, stream>>>(*args);
+        sample<decltype(zero)><<<(unsigned)args->rows, SAMPLE_THREADS, 0, stream>>>(*args);
         return cudaGetLastError();
     });
 }

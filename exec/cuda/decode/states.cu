@@ -10,18 +10,18 @@
  */
 #include "exec/cuda/base/common.cuh"
 
-#define CONV_THREADS 128
-#define CONV_TAPS 4 /* the kernel that models have; others take RP_MOST_CONV */
-#define ROWS 32     /* of a warp */
-#define MOST_WARPS 8
+#define STEP_THREADS 128
+#define STEP_TAPS 4 /* the kernel that models have; others take RP_MOST_CONV */
+#define STATE_ROWS 32     /* of a warp */
+#define MOST_STATE_WARPS 8
 
 /* ---- convolution ---- */
 
 template <typename T, int TAPS>
 static __global__ void
-__launch_bounds__(CONV_THREADS) step_conv(const RpConvStepArgs args)
+__launch_bounds__(STEP_THREADS) step_conv(const RpConvStepArgs args)
 {
-    const size_t column = (size_t)blockIdx.x * CONV_THREADS + threadIdx.x, range = blockIdx.y;
+    const size_t column = (size_t)blockIdx.x * STEP_THREADS + threadIdx.x, range = blockIdx.y;
     const int K = (int)args.kernel, gap = TAPS - K; /* taps before the first are 0 */
     float taps[TAPS], x[TAPS];
 
@@ -56,7 +56,7 @@ __launch_bounds__(CONV_THREADS) step_conv(const RpConvStepArgs args)
 extern "C" cudaError_t
 rp_cuda_conv_step(const RpConvStepArgs *args, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)ceil_divide(args->n, CONV_THREADS), (unsigned)args->ranges);
+    const dim3 grid((unsigned)ceil_divide(args->n, STEP_THREADS), (unsigned)args->ranges);
 
     if (args->kernel == 0 || args->kernel > RP_MOST_CONV)
         return cudaErrorInvalidValue;
@@ -65,10 +65,10 @@ rp_cuda_conv_step(const RpConvStepArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        if (args->kernel <= CONV_TAPS)
-            step_conv<T, CONV_TAPS><<<grid, CONV_THREADS, 0, stream>>>(*args);
+        if (args->kernel <= STEP_TAPS)
+            step_conv<T, STEP_TAPS><<<grid, STEP_THREADS, 0, stream>>>(*args);
         else
-            step_conv<T, RP_MOST_CONV><<<grid, CONV_THREADS, 0, stream>>>(*args);
+            step_conv<T, RP_MOST_CONV><<<grid, STEP_THREADS, 0, stream>>>(*args);
         return cudaGetLastError();
     });
 }
@@ -76,15 +76,15 @@ rp_cuda_conv_step(const RpConvStepArgs *args, cudaStream_t stream)
 /* ---- delta rule ---- */
 
 typedef struct {
-    float keys[MOST_WARPS * ROWS], queries[MOST_WARPS * ROWS]; /* k', q' */
-    float squares[2][MOST_WARPS];
-    float sums[2][MOST_WARPS][32];
-} Shared;
+    float keys[MOST_STATE_WARPS * STATE_ROWS], queries[MOST_STATE_WARPS * STATE_ROWS]; /* k', q' */
+    float squares[2][MOST_STATE_WARPS];
+    float sums[2][MOST_STATE_WARPS][32];
+} StateShared;
 
 /* k' and q' of a token; a thread has a row. */
 template <typename T>
 __device__ __forceinline__ void
-load_token(const RpDeltaStepArgs &args, size_t token, size_t head, Shared &shared)
+load_state_token(const RpDeltaStepArgs &args, size_t token, size_t head, StateShared &shared)
 {
     const int Dk = (int)args.key_dim, row = (int)threadIdx.x, warps = (int)blockDim.x / 32;
     const size_t keys = args.key_heads * Dk;
@@ -111,9 +111,9 @@ load_token(const RpDeltaStepArgs &args, size_t token, size_t head, Shared &share
 
 template <typename T>
 static __global__ void
-__launch_bounds__(MOST_WARPS * 32) step_delta(const RpDeltaStepArgs args)
+__launch_bounds__(MOST_STATE_WARPS * 32) step_delta(const RpDeltaStepArgs args)
 {
-    __shared__ Shared shared;
+    __shared__ StateShared shared;
     const int Dk = (int)args.key_dim, Dv = (int)args.value_dim;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int warps = (int)blockDim.x / 32, column = (int)blockIdx.x * 32 + lane;
@@ -122,11 +122,11 @@ __launch_bounds__(MOST_WARPS * 32) step_delta(const RpDeltaStepArgs args)
     float *state = args.states + ((size_t)args.slots[range] * H + head) * Dk * Dv + column;
     const float rate = expf(to_float(((const T *)args.log)[head]));
     const float bias = to_float(((const T *)args.bias)[head]);
-    float S[ROWS];
+    float S[STATE_ROWS];
 
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const int row = warp * ROWS + i;
+    for (int i = 0; i < STATE_ROWS; i++) {
+        const int row = warp * STATE_ROWS + i;
 
         S[i] = valid && row < Dk && !args.begins ? state[(size_t)row * Dv] : 0.0f;
     }
@@ -139,19 +139,19 @@ __launch_bounds__(MOST_WARPS * 32) step_delta(const RpDeltaStepArgs args)
         const float v = valid ? to_float(((const T *)args.qkv)[v_at]) : 0.0f;
         float sum = 0, u = 0, out = 0;
 
-        load_token<T>(args, t, head, shared);
+        load_state_token<T>(args, t, head, shared);
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            sum = fmaf(S[i], shared.keys[warp * ROWS + i], sum);
+        for (int i = 0; i < STATE_ROWS; i++)
+            sum = fmaf(S[i], shared.keys[warp * STATE_ROWS + i], sum);
         shared.sums[0][warp][lane] = sum;
         __syncthreads();
         for (int w = 0; w < warps; w++)
             u += shared.sums[0][w][lane];
         u = beta * (v - decay * u);
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            S[i] = fmaf(decay, S[i], shared.keys[warp * ROWS + i] * u);
-            out = fmaf(S[i], shared.queries[warp * ROWS + i], out);
+        for (int i = 0; i < STATE_ROWS; i++) {
+            S[i] = fmaf(decay, S[i], shared.keys[warp * STATE_ROWS + i] * u);
+            out = fmaf(S[i], shared.queries[warp * STATE_ROWS + i], out);
         }
         shared.sums[1][warp][lane] = out;
         __syncthreads();
@@ -164,8 +164,8 @@ __launch_bounds__(MOST_WARPS * 32) step_delta(const RpDeltaStepArgs args)
             ((T *)args.out)[(t * H + head) * Dv + column] = from_float<T>(out);
     }
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const int row = warp * ROWS + i;
+    for (int i = 0; i < STATE_ROWS; i++) {
+        const int row = warp * STATE_ROWS + i;
 
         if (valid && row < Dk)
             state[(size_t)row * Dv] = S[i];
@@ -175,11 +175,11 @@ __launch_bounds__(MOST_WARPS * 32) step_delta(const RpDeltaStepArgs args)
 extern "C" cudaError_t
 rp_cuda_delta_step(const RpDeltaStepArgs *args, cudaStream_t stream)
 {
-    const size_t warps = ceil_divide(args->key_dim, ROWS);
+    const size_t warps = ceil_divide(args->key_dim, STATE_ROWS);
     const dim3 grid((unsigned)ceil_divide(args->value_dim, 32), (unsigned)args->value_heads,
                     (unsigned)args->ranges);
 
-    if (warps == 0 || warps > MOST_WARPS || args->key_heads == 0 || args->ranges > 65535)
+    if (warps == 0 || warps > MOST_STATE_WARPS || args->key_heads == 0 || args->ranges > 65535)
         return cudaErrorInvalidValue;
     if (args->ranges == 0)
         return cudaSuccess;

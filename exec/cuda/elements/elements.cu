@@ -234,6 +234,7 @@ __launch_bounds__(THREADS)
 {
     unsigned most = 0;
 
+    let_next_begin();
     FOR_PACKS(first, count, n)
     {
         const size_t at = place_of(first, packs_of_row);

@@ -270,6 +270,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     unsigned most = 0;
     float rstd;
 
+    let_next_begin();
     if (here) {
         FOR_PACKS_OF_ROW(pack, first)
         {
