@@ -53,8 +53,7 @@ gboolean rp_trained_ends(const RpTrained *model, RpGeneratorOptions *options,
 
 /* ---- answers in text: to a prompt, which is continued, or to questions, as a chat has them ---- */
 
-/* Tokens of an answer if none are given, and those of a conversation at most. */
-#define RP_TALK_TOKENS 256
+/* Tokens of a conversation at most. */
 #define RP_TALK_CONVERSATION 4096
 
 typedef struct _RpTalk RpTalk;
@@ -98,7 +97,7 @@ typedef struct {
 /**
  * rp_talk_answer:
  * @prompt: UTF-8
- * @most_tokens: of the answer; 0: RP_TALK_TOKENS, or as many as the model's positions leave
+ * @most_tokens: of the answer; 0: RP_ANSWER_TOKENS, or as many as the model's positions leave
  * @sampling: how tokens are chosen; its temperature is 0, or its top_p above 0
  * @show: (nullable): gets the answer as it comes
  * @answer: (out)
