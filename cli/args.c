@@ -229,6 +229,14 @@ static const RpOption options[] = {
     {"top-k", 0, COUNT(top_k), "of the likeliest K tokens (default: all)", "K"},
     {"prompts", 0, FILE_(prompts),
      "prompts of ids as training data; where labels tell an answer, it is compared", "FILE.jsonl"},
+    {"serve", 0, WORD(serve),
+     "answer programs over HTTP at this port of 127.0.0.1, in OpenAI's protocol; 0: a free port",
+     "PORT"},
+    {"bind", 0, WORD(bind), "--serve: listen at this IP address; needs --token-file", "ADDRESS"},
+    {"token-file", 0, FILE_(token_file),
+     "--serve: a file with the token, of 16 letters or more, that clients must send", "FILE"},
+    {"requests", 0, COUNT(requests),
+     "--serve: answers at once, at most; others are refused with 429 (default: 64)", "N"},
 
     /* every command's */
     {"json", 0, FLAG(json), "print JSON, with every figure"},

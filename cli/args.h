@@ -110,6 +110,10 @@ typedef struct {
     double temperature;
     double top_p;
     int top_k;
+    char *serve; /* port */
+    char *bind;
+    char *token_file;
+    int requests;
     /* every command's */
     gboolean json, wide;
     char *

@@ -107,14 +107,15 @@ rp_answer_text_restart(RpAnswerText *answer)
 }
 
 void
-rp_answer_text_add(RpAnswerText *answer, gint32 id)
+rp_answer_text_add(RpAnswerText *answer, const gint32 *ids, guint n)
 {
-    const guint32 token = (guint32)id;
+    for (guint i = 0; i < n; i++) {
+        const guint32 id = (guint32)ids[i];
 
-    /* a model may have more ids than its tokenizer has tokens */
-    if (rp_tokenizer_token(answer->tokenizer, token) == NULL)
-        return;
-    g_array_append_val(answer->known, token);
+        /* a model may have more ids than its tokenizer has tokens */
+        if (rp_tokenizer_token(answer->tokenizer, id) != NULL)
+            g_array_append_val(answer->known, id);
+    }
     g_string_truncate(answer->text, 0);
     const gboolean good =
         rp_tokenizer_decode(answer->tokenizer, (const guint32 *)(const void *)answer->known->data,

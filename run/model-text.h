@@ -65,7 +65,7 @@ typedef struct {
 
 void rp_answer_text_init(RpAnswerText *answer, const RpTokenizer *tokenizer);
 void rp_answer_text_clear(RpAnswerText *answer);
-/* Adds a token; half a character waits for its other half. */
-void rp_answer_text_add(RpAnswerText *answer, gint32 id);
+/* Adds tokens; half a character waits for its other half. */
+void rp_answer_text_add(RpAnswerText *answer, const gint32 *ids, guint n);
 /* The next answer begins. */
 void rp_answer_text_restart(RpAnswerText *answer);

@@ -401,7 +401,7 @@ take_token(gpointer user_data, guint index, const RpAnswer *answer)
 {
     RpTalk *talk = user_data;
 
-    rp_answer_text_add(&talk->text, answer->answer[answer->n_answer - 1]);
+    rp_answer_text_add(&talk->text, answer->answer + answer->n_answer - 1, 1);
     return show_text(talk, talk->text.whole);
 }
 
