@@ -546,10 +546,8 @@ serve_with(const RpServiceOptions *options, Served *served, RpReport *report, GE
     const gint64 begin_us = g_get_monotonic_time();
     RpService *service = rp_service_new(options, error);
 
-    if (service == NULL) {
-        g_prefix_error(error, "--serve: ");
+    if (service == NULL)
         return FALSE;
-    }
     rp_train_catch_stop(FALSE);
     rp_cli_note("note", "%s listens at http://%s:%u/v1; Ctrl-C ends it", options->model,
                 options->address != NULL ? options->address : "127.0.0.1",

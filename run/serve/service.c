@@ -553,7 +553,7 @@ listen_at(const RpServiceOptions *options, GError **error)
 
     if (socket == NULL || !g_socket_bind(socket, at, TRUE, error) ||
         !g_socket_listen(socket, error)) {
-        g_prefix_error(error, "port: ", options->port);
+        g_prefix_error(error, "port: ");
         return NULL;
     }
     return g_steal_pointer(&socket);
