@@ -62,7 +62,7 @@ RpServeQueue *rp_serve_queue_new(RpGenerator *const *generators, guint n_generat
 gboolean rp_serve_queue_add(RpServeQueue *queue, const RpPromptRequest *requests, guint n,
                             guint64 *ids, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_serve_queue_cancel(RpServeQueue *queue, guint64 id);
-/* What `done` calls, once for each request. */
+/* Frees its place: `done` calls this once for each request. */
 void rp_serve_queue_leave(RpServeQueue *queue, gpointer user_data);
 /* A number that no other call of it has given. */
 guint64 rp_serve_queue_number(RpServeQueue *queue);
