@@ -12,7 +12,7 @@
 /* An answer that takes longer than a test waits. */
 #define LONG "{\"prompt\":\"long\",\"max_tokens\":8000%s}"
 
-/* What a talk answers. (transfer full) */
+/* A talk answers. (transfer full): its text */
 static char *
 talk(gboolean chat, const char *prompt, guint most_tokens, const RpSampling *sampling)
 {
