@@ -23,6 +23,8 @@
 /* Connections beside those that wait for answers. */
 #define SPARE_CONNECTIONS 64
 #define STREAM_BLOCK 4096
+/* Bytes of an answer that the system keeps for a client that does not read. */
+#define SEND_BUFFER (64 << 10)
 #define LOOK_US (G_USEC_PER_SEC / 50)
 
 struct _RpService {
@@ -552,6 +554,7 @@ listen_at(const RpServiceOptions *options, GError **error)
                                              G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, error);
 
     if (socket == NULL || !g_socket_bind(socket, at, TRUE, error) ||
+        !g_socket_set_option(socket, SOL_SOCKET, SO_SNDBUF, SEND_BUFFER, error) ||
         !g_socket_listen(socket, error)) {
         g_prefix_error(error, "port: ");
         return NULL;

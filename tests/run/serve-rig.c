@@ -159,10 +159,12 @@ serve_connect(const Served *served)
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_port = htons(rp_service_port(served->service)),
                              .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const int small = 4096; /* bytes that it takes in before it reads */
     const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     assert_true(client >= 0);
     (void)setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    (void)setsockopt(client, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     assert_int_equal(connect(client, (struct sockaddr *)&at, sizeof at), 0);
     return client;
 }

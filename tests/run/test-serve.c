@@ -406,6 +406,22 @@ RP_TEST_OF(cuts_off_who_is_slow, Served *f)
     check_up(f);
 }
 
+/* Answers that nobody reads fill the sockets. */
+RP_TEST_OF(cuts_off_who_does_not_read, Served *f)
+{
+    g_autofree char *body = g_strdup_printf(LONG, ",\"stream\":true,\"n\":16");
+
+    f->options.client_ms = 500;
+    serve_open(f);
+    const int client = begin(f, TEXT, body);
+
+    serve_wait_for(f, 1);
+    assert_int_equal(f->n_left, 1);
+    assert_true(f->n_last < 16 * 8000);
+    (void)close(client);
+    check_up(f);
+}
+
 /* While it waits for an answer, or reads one. */
 RP_TEST_OF(stops_answers_whose_clients_have_left, Served *f)
 {
