@@ -25,6 +25,7 @@ typedef struct {
 /* Each prints a table. Returns: %FALSE, with a line on stderr, where an option is not one of its values. */
 gboolean rp_bench_layers(const RpBench *bench);
 gboolean rp_bench_attention(const RpBench *bench);
+gboolean rp_bench_delta(const RpBench *bench);
 gboolean rp_bench_experts(const RpBench *bench);
 gboolean rp_bench_fp8(const RpBench *bench);
 gboolean rp_bench_matmul(const RpBench *bench);

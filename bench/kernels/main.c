@@ -2,7 +2,7 @@
  * Measures the CUDA kernels: medians by CUDA events. GB/s count the least bytes that an operation must read and write,
  * TFLOP/s its multiplications and additions. Inputs are random: constant ones draw less power, and clocks rise.
  *
- *   bench-cuda-kernels [layers|attention|experts|fp8|matmul|grouped|decode] [OPTION…]
+ *   bench-cuda-kernels [layers|attention|delta|experts|fp8|matmul|grouped|decode] [OPTION…]
  *
  * --warm-up SECONDS: each operation runs that long before it is timed, so that clocks are those of a long run at the
  * power limit; else a few times.
@@ -141,9 +141,9 @@ static const struct {
     const char *name;
     gboolean (*run)(const RpBench *bench);
 } tables[] = {
-    {"layers", rp_bench_layers}, {"attention", rp_bench_attention}, {"experts", rp_bench_experts},
-    {"fp8", rp_bench_fp8},       {"matmul", rp_bench_matmul},       {"grouped", rp_bench_grouped},
-    {"decode", rp_bench_decode},
+    {"layers", rp_bench_layers},   {"attention", rp_bench_attention}, {"delta", rp_bench_delta},
+    {"experts", rp_bench_experts}, {"fp8", rp_bench_fp8},             {"matmul", rp_bench_matmul},
+    {"grouped", rp_bench_grouped}, {"decode", rp_bench_decode},
 };
 
 /* Returns: the wanted table, or -1, with a line on stderr */
@@ -166,7 +166,7 @@ parse(int argc, char **argv, RpBench *bench)
         {"vocabulary", 0, 0, G_OPTION_ARG_INT, &bench->vocabulary, "matmul: vocabulary", "V"},
         {"chunk", 0, 0, G_OPTION_ARG_INT, &bench->chunk, "matmul: tokens of a head's chunk", "N"},
         {"length", 0, 0, G_OPTION_ARG_INT, &bench->length,
-         "attention: one length alone: 2048, 8192 or 32768", "N"},
+         "attention, delta: one length alone: 2048, and 8192 or 32768, or 4096 or 16384", "N"},
         {"head-size", 0, 0, G_OPTION_ARG_INT, &bench->head_size,
          "attention: 64, 128 (default) or 256", "N"},
         {"model", 0, 0, G_OPTION_ARG_STRING, &bench->model, "grouped: one model alone", "NAME"},

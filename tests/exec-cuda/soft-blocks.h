@@ -1,4 +1,4 @@
-/* A kernel of attention's backward, run by soft-warps.cu: for the .cu files of soft warps only. */
+/* Kernels run by soft-warps.cu: for the .cu files of soft warps only. */
 #pragma once
 
 #include <functional>
@@ -15,6 +15,10 @@ struct SoftKernel {
         run; /* by each thread */
 };
 
-/* All blocks, one after another. @delta, @backwards: as soft_attention_backward() */
+/* All blocks of @threads threads, one after another. @kernel: by each thread; @backwards: the last warp of a block first */
+void soft_run(SoftIndex grid, unsigned threads, uint32_t shared_bytes,
+              const std::function<void()> &kernel, bool backwards);
+
+/* The same of attention's backward. @delta, @backwards: as soft_attention_backward() */
 void soft_run_blocks(const RpAttentionArgs *args, const float *delta, const SoftKernel &kernel,
                      bool backwards);

@@ -8,8 +8,7 @@
 #include <ucontext.h>
 #include <vector>
 
-#define WARPS 8
-#define THREADS (WARPS * 32)
+#define MOST_THREADS 512
 #define MOST_BYTES (227 * 1024)
 #define STACK_BYTES (128 * 1024)
 
@@ -33,14 +32,15 @@ struct Thread {
 };
 
 static struct {
-    Thread threads[THREADS];
-    uint32_t words[2][THREADS][8];
-    Meeting block, warps[THREADS / 32];
+    Thread threads[MOST_THREADS];
+    uint32_t words[2][MOST_THREADS][8];
+    Meeting block, warps[MOST_THREADS / 32];
     alignas(16) unsigned char shared[MOST_BYTES];
     uint32_t shared_bytes; /* shared memory of the kernel */
     ucontext_t caller;
     std::function<void()> kernel;
-    unsigned thread, number;
+    unsigned thread, count; /* this one, and a block's threads */
+    SoftIndex number;
     int turn; /* its number among 32 within a pass of a warp */
     bool backwards;
 } soft;
@@ -48,7 +48,8 @@ static struct {
 void
 soft_fail(const char *why)
 {
-    fprintf(stderr, "soft-warps: block %u, thread %u: %s\n", soft.number, soft.thread, why);
+    fprintf(stderr, "soft-warps: block %u %u %u, thread %u: %s\n", soft.number.x, soft.number.y, soft.number.z,
+            soft.thread, why);
     abort();
 }
 
@@ -61,7 +62,7 @@ soft_thread()
 SoftIndex
 soft_block()
 {
-    return {soft.number, 0, 0};
+    return soft.number;
 }
 
 /* The next thread of @warp's pass, or the caller behind the last. */
@@ -102,7 +103,7 @@ meet(Meeting *meeting, int count)
 void
 soft_meet_block()
 {
-    meet(&soft.block, THREADS);
+    meet(&soft.block, (int)soft.count);
 }
 
 void
@@ -179,16 +180,20 @@ run_warp(unsigned warp)
 }
 
 static void
-run_block(unsigned number, bool backwards)
+run_block(SoftIndex number, unsigned threads, bool backwards)
 {
+    const unsigned warps = threads / 32;
     bool more = true;
 
     soft.number = number;
+    soft.count = threads;
     soft.backwards = backwards;
     soft.block = {};
     memset(soft.warps, 0, sizeof soft.warps);
     memset(soft.shared, 0xff, sizeof soft.shared);
-    for (Thread &thread : soft.threads) {
+    for (unsigned i = 0; i < threads; i++) {
+        Thread &thread = soft.threads[i];
+
         thread.stack.resize(STACK_BYTES);
         thread.ended = false;
         thread.handed = 0;
@@ -199,8 +204,8 @@ run_block(unsigned number, bool backwards)
     }
     while (more) {
         more = false;
-        for (unsigned i = 0; i < WARPS; i++)
-            more = run_warp(backwards ? WARPS - 1 - i : i) || more;
+        for (unsigned i = 0; i < warps; i++)
+            more = run_warp(backwards ? warps - 1 - i : i) || more;
     }
 }
 
@@ -219,6 +224,20 @@ cudaLaunchKernel(const void *kernel, dim3 blocks, dim3 threads, void **arguments
 }
 
 void
+soft_run(SoftIndex grid, unsigned threads, uint32_t shared_bytes, const std::function<void()> &kernel,
+         bool backwards)
+{
+    if (shared_bytes > MOST_BYTES)
+        soft_fail("more shared memory than a card has");
+    soft.shared_bytes = shared_bytes;
+    soft.kernel = kernel;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++)
+                run_block({x, y, z}, threads, backwards);
+}
+
+void
 soft_run_blocks(const RpAttentionArgs *args, const float *delta, const SoftKernel &kernel,
                 bool backwards)
 {
@@ -232,10 +251,6 @@ soft_run_blocks(const RpAttentionArgs *args, const float *delta, const SoftKerne
     grid.blocks = (unsigned)((args->max_length + kernel.keys - 1) / kernel.keys);
     grid.window = args->window > 0 ? (int)args->window : INT_MAX;
     grid.scale_log2 = args->scale * (float)M_LOG2E;
-    if (kernel.shared_bytes > MOST_BYTES)
-        soft_fail("more shared memory than a card has");
-    soft.shared_bytes = kernel.shared_bytes;
-    soft.kernel = [&] { kernel.run(*args, grid, scratch, numbers.data()); };
-    for (unsigned number = 0; number < grid.units * grid.blocks; number++)
-        run_block(number, backwards);
+    soft_run({grid.units * grid.blocks, 1, 1}, 256, kernel.shared_bytes,
+             [&] { kernel.run(*args, grid, scratch, numbers.data()); }, backwards);
 }

@@ -1,10 +1,11 @@
 /**
- * Warps without a GPU: attention's backward by mma.sync, compiled for the host as it is, over
+ * Warps without a GPU: attention's backward and the delta rule by mma.sync, compiled for the host as it is, over
  * functions of threads that take turns. Sums are read and written, as on RTX 3090 and 4090.
  *
  *   exec/cuda/attention/backward.cu, backward-wide.cu, backward-pairs.cu   the kernels
+ *   exec/cuda/delta/heads.cu                            the delta rule's
  *   soft-warps/exec/cuda/...                            the instructions that they need, in place of headers
- *   soft-attention.cu, soft-attention-wide.cu, soft-attention-pairs.cu     the kernels over these
+ *   soft-attention.cu, soft-attention-wide.cu, soft-attention-pairs.cu, soft-delta.cu   the kernels over these
  *   soft-warps.cu                                       threads, meetings, shared memory, copies
  *
  * Blocks run one after another, of each a warp as far as it goes without the others, first to last
@@ -15,6 +16,7 @@
 #pragma once
 
 #include "exec/kernels/args.h"
+#include "exec/kernels/delta-args.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +28,8 @@ void soft_attention_backward(const RpAttentionArgs *args, const float *delta, bo
 /* The same by blocks of 256 keys, heads of 64. */
 void soft_attention_backward_wide(const RpAttentionArgs *args, const float *delta, bool backwards);
 void soft_attention_backward_pairs(const RpAttentionArgs *args, const float *delta, bool backwards);
+/* The delta rule of heads of 128 in bf16; @trains: its backward */
+void soft_delta(const RpDeltaArgs *args, bool trains, bool backwards);
 
 #ifdef __cplusplus
 }

@@ -59,7 +59,10 @@ hold_rule(RpDtype dtype, RpDeltaArgs sizes, const gint32 *starts)
     rule.log = host_random(dtype, H, 1);
     rule.bias = host_random(dtype, H, 1);
     rule.d_out = host_random(dtype, T * H * sizes.value_dim, 1);
-    cuda_hold_to_host(compute_rule, &rule, TRUE);
+    /* the first head forgets so little that states of earlier chunks matter */
+    rp_dtype_from_float(dtype, &(float){-6}, rule.log.data, 1);
+    /* arrays of heads of 128 that are not aligned go through other kernels */
+    cuda_hold_to_host(compute_rule, &rule, dtype != RP_DTYPE_BF16 || sizes.key_dim < 128);
 }
 
 RP_TEST(computes_the_delta_rule)

@@ -1,5 +1,5 @@
 /*
- * Instructions that attention needs beyond CUDA C++ (PTX ISA, sm_80 and later), each as a function.
+ * Instructions that attention and the delta rule need beyond CUDA C++ (PTX ISA, sm_80 and later), each as a function.
  * Fragments of mma.m16n8k16, with g = lane / 4, t = lane % 4, two elements a register:
  *
  *   A 16x16  a0 (g, 2t)  a1 (g+8, 2t)  a2 (g, 2t+8)  a3 (g+8, 2t+8)     + 1 in the upper half
@@ -91,6 +91,55 @@ load_matrices_transposed(uint32_t (&r)[4], uint32_t address)
     }
 DEFINE_MULTIPLY_ADD(__nv_bfloat16, "bf16")
 DEFINE_MULTIPLY_ADD(__half, "f16")
+
+/* A number in tf32 */
+static __device__ __forceinline__ uint32_t
+to_tf32(float x)
+{
+    uint32_t bits;
+
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+
+/* c += a b, of mma.m16n8k8 (exec/cuda/delta/product.cuh) */
+static __device__ __forceinline__ void
+multiply_add_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Columns of the 8 x 8 matrix whose rows the lanes have, as load_matrices() gives one */
+static __device__ __forceinline__ uint32_t
+transpose_matrix(uint32_t rows)
+{
+    uint32_t columns;
+
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(rows));
+    return columns;
+}
+
+static __device__ __forceinline__ uint4
+load_shared_four(uint32_t address)
+{
+    uint4 four;
+
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(four.x), "=r"(four.y), "=r"(four.z), "=r"(four.w)
+                 : "r"(address)
+                 : "memory");
+    return four;
+}
+
+/* The floats at an address of shared memory */
+static __device__ __forceinline__ float *
+shared_floats(uint32_t address)
+{
+    return (float *)__cvta_shared_to_generic(address);
+}
 
 /* 2^x within 2 ulp, 0 for -infinity. */
 static __device__ __forceinline__ float

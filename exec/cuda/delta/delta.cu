@@ -22,27 +22,6 @@
 
 #define PREPARE_FLOATS (2 * CHUNK * KEY_STRIDE + CHUNK * PAIR_STRIDE)
 
-/* A column of 1 / (1 + A) by four lanes, row after row. */
-__device__ __forceinline__ void
-invert(const float *pairs, float *inverse)
-{
-    const int j = threadIdx.x / 4, part = threadIdx.x % 4;
-
-    for (int i = part; i < CHUNK; i += 4)
-        inverse[i * PAIR_STRIDE + j] = i == j ? 1.0f : 0.0f;
-    __syncwarp();
-    for (int i = 1; i < CHUNK; i++) {
-        float sum = 0;
-
-        for (int k = j + part; k < i; k += 4)
-            sum = fmaf(pairs[i * PAIR_STRIDE + k], inverse[k * PAIR_STRIDE + j], sum);
-        sum = sum_lanes<4>(sum);
-        if (part == 0 && i > j)
-            inverse[i * PAIR_STRIDE + j] = -sum;
-        __syncwarp();
-    }
-}
-
 template <typename T>
 static __global__ void
 __launch_bounds__(DELTA_THREADS) prepare_kernel(const Rule<T> rule)
@@ -78,7 +57,6 @@ __launch_bounds__(DELTA_THREADS) prepare_kernel(const Rule<T> rule)
     }
     __syncthreads();
     invert(pairs, inverse);
-    __syncthreads();
     for (int i = threadIdx.x / CHUNK; i < piece.n; i += DELTA_THREADS / CHUNK)
         rule.inverse[((piece.first + i) * rule.heads + blockIdx.y) * CHUNK + j] =
             inverse[i * PAIR_STRIDE + j];
@@ -207,7 +185,7 @@ __launch_bounds__(DELTA_THREADS) states_kernel(const Rule<T> rule)
         __syncthreads();
         multiply_slice<false>(of.keys, KEY_STRIDE, of.state, D, sums);
 #pragma unroll
-        for (int e = 0; e < ROWS; e++) {
+        for (int e = 0; e < WARP_ROWS; e++) {
             const int i = of.row(e);
             const float v = of.has(piece, e)
                                 ? to_float(((const T *)args.qkv)[(first + i) * rule.columns + of.values +
@@ -219,7 +197,7 @@ __launch_bounds__(DELTA_THREADS) states_kernel(const Rule<T> rule)
         __syncthreads();
         multiply_slice<false>(of.pairs, PAIR_STRIDE, of.x, CHUNK, made);
 #pragma unroll
-        for (int e = 0; e < ROWS; e++) {
+        for (int e = 0; e < WARP_ROWS; e++) {
             of.u[of.at(e)] = made[e / 4][e % 4];
             if (rule.trains && of.has(piece, e))
                 rule.u[((first + of.row(e)) * rule.heads + blockIdx.y) * Dv + of.column + of.in_slice(e)] =
@@ -234,11 +212,11 @@ __launch_bounds__(DELTA_THREADS) states_kernel(const Rule<T> rule)
             __syncthreads();
             multiply_slice<false>(of.keys, KEY_STRIDE, of.state, D, out);
 #pragma unroll
-            for (int e = 0; e < ROWS; e++)
+            for (int e = 0; e < WARP_ROWS; e++)
                 out[e / 4][e % 4] *= gates.before[of.row(e)];
             multiply_slice<false>(of.pairs, PAIR_STRIDE, of.u, CHUNK, out);
 #pragma unroll
-            for (int e = 0; e < ROWS; e++)
+            for (int e = 0; e < WARP_ROWS; e++)
                 if (of.has(piece, e))
                     ((T *)args.out)[((first + of.row(e)) * args.value_heads + of.head) * Dv + of.column +
                                     of.in_slice(e)] = from_float<T>(out[e / 4][e % 4]);
@@ -249,7 +227,7 @@ __launch_bounds__(DELTA_THREADS) states_kernel(const Rule<T> rule)
         if (piece.ends)
             break;
 #pragma unroll
-        for (int e = 0; e < ROWS; e++)
+        for (int e = 0; e < WARP_ROWS; e++)
             of.u[of.at(e)] *= gates.left[of.row(e)];
         __syncthreads();
 
@@ -284,7 +262,7 @@ __launch_bounds__(DELTA_THREADS) reverse_kernel(const Rule<T> rule)
         load_keys_of(rule, piece, key, of.keys, NULL);
         load_pairs(rule, piece, rule.pairs, of.pairs);
 #pragma unroll
-        for (int e = 0; e < ROWS; e++)
+        for (int e = 0; e < WARP_ROWS; e++)
             of.x[of.at(e)] =
                 of.has(piece, e)
                     ? to_float(((const T *)args.d_out)[((first + of.row(e)) * args.value_heads + of.head) * Dv +
@@ -293,11 +271,11 @@ __launch_bounds__(DELTA_THREADS) reverse_kernel(const Rule<T> rule)
         __syncthreads();
         multiply_slice<false>(of.keys, KEY_STRIDE, of.state, D, sums);
 #pragma unroll
-        for (int e = 0; e < ROWS; e++)
+        for (int e = 0; e < WARP_ROWS; e++)
             sums[e / 4][e % 4] *= gates.left[of.row(e)];
         multiply_slice<true>(of.pairs, PAIR_STRIDE, of.x, CHUNK, sums);
 #pragma unroll
-        for (int e = 0; e < ROWS; e++)
+        for (int e = 0; e < WARP_ROWS; e++)
             of.u[of.at(e)] = sums[e / 4][e % 4];
         __syncthreads();
         load_pairs(rule, piece, rule.inverse, of.pairs);
@@ -305,7 +283,7 @@ __launch_bounds__(DELTA_THREADS) reverse_kernel(const Rule<T> rule)
         multiply_slice<true>(of.pairs, PAIR_STRIDE, of.u, CHUNK, right);
         __syncthreads();
 #pragma unroll
-        for (int e = 0; e < ROWS; e++) {
+        for (int e = 0; e < WARP_ROWS; e++) {
             const int i = of.row(e);
             const float value = right[e / 4][e % 4];
 
@@ -349,7 +327,7 @@ state_floats(const RpDeltaArgs *args)
 static size_t
 head_floats(const RpDeltaArgs *args, bool trains)
 {
-    return args->tokens * (2 * CHUNK + (trains ? 2 * args->value_dim : 0)) +
+    return args->tokens * (2 * CHUNK + FACTORS + (trains ? 2 * args->value_dim : 0)) +
            (trains ? 2 * state_floats(args) : 0);
 }
 
@@ -415,24 +393,9 @@ rule_of(const RpDeltaArgs *args, bool trains, size_t first_key)
     rule.right = rule.u + args->tokens * rule.heads * args->value_dim;
     rule.states = rule.right + args->tokens * rule.heads * args->value_dim;
     rule.d_states = rule.states + rule.heads * state_floats(args);
+    rule.factors = trains ? rule.d_states + rule.heads * state_floats(args) : rule.u;
     rule.partials = (float *)((char *)args->workspace + pass_bytes(args, trains));
     return rule;
-}
-
-/* One launch, with the shared memory that it needs. */
-template <typename T>
-static cudaError_t
-launch(void (*kernel)(const Rule<T>), dim3 grid, size_t floats, const Rule<T> &rule,
-       cudaStream_t stream)
-{
-    const size_t bytes = floats * sizeof(float);
-    const cudaError_t status = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-
-    if (status != cudaSuccess)
-        return status;
-    kernel<<<grid, DELTA_THREADS, bytes, stream>>>(rule);
-    return cudaGetLastError();
 }
 
 template <typename T>
@@ -443,17 +406,25 @@ run_pass(const Rule<T> &rule, cudaStream_t stream)
     const unsigned heads = (unsigned)rule.heads, chunks = (unsigned)chunks_of(&args);
     const dim3 scan((unsigned)args.sequences, heads,
                     (unsigned)ceil_divide(args.value_dim, COLUMNS));
-    cudaError_t status =
-        launch<T>(prepare_kernel<T>, dim3(chunks, heads), PREPARE_FLOATS, rule, stream);
+    const auto run = [&](void (*kernel)(const Rule<T>), dim3 grid, size_t floats) {
+        return delta_launch<T>(kernel, grid, DELTA_THREADS, floats * sizeof(float), rule, stream);
+    };
+    cudaError_t status = run(prepare_kernel<T>, dim3(chunks, heads), PREPARE_FLOATS);
 
     if (status == cudaSuccess)
-        status = launch<T>(states_kernel<T>, scan, SCAN_FLOATS, rule, stream);
+        status = run(states_kernel<T>, scan, SCAN_FLOATS);
     if (status == cudaSuccess && rule.trains)
-        status = launch<T>(reverse_kernel<T>, scan, SCAN_FLOATS, rule, stream);
+        status = run(reverse_kernel<T>, scan, SCAN_FLOATS);
     if (status == cudaSuccess && rule.trains)
-        status = launch<T>(finish_kernel<T>, dim3(chunks, (unsigned)rule.keys), FINISH_FLOATS, rule,
-                           stream);
+        status = run(finish_kernel<T>, dim3(chunks, (unsigned)rule.keys), FINISH_FLOATS);
     return status;
+}
+
+static cudaError_t
+run_pass(const Rule<__nv_bfloat16> &rule, cudaStream_t stream)
+{
+    return delta_is_of_heads(&rule.args) ? delta_run_heads(rule, (unsigned)chunks_of(&rule.args), stream)
+                                         : run_pass<__nv_bfloat16>(rule, stream);
 }
 
 static cudaError_t
@@ -470,7 +441,7 @@ run_all(const RpDeltaArgs *args, bool trains, cudaStream_t stream)
         for (size_t key = 0; key < args->key_heads && status == cudaSuccess;) {
             const Rule<T> rule = rule_of<T>(args, trains, key);
 
-            status = run_pass<T>(rule, stream);
+            status = run_pass(rule, stream);
             key += rule.keys;
         }
         return status;
@@ -483,19 +454,21 @@ rp_cuda_delta_forward(const RpDeltaArgs *args, cudaStream_t stream)
     return run_all(args, false, stream);
 }
 
-/* d_log and d_bias += the sums of all chunks, in order. */
+/* d_log and d_bias += the sums of all chunks, a warp a head. */
 static __global__ void
 add_gate_sums(size_t chunks, size_t heads, const float *partials, float *d_log, float *d_bias)
 {
-    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     float *const target = i < heads ? d_log : d_bias;
     float sum = 0;
 
     if (i >= 2 * heads || target == NULL)
         return;
-    for (size_t c = 0; c < chunks; c++)
+    for (size_t c = threadIdx.x % 32; c < chunks; c += 32)
         sum += partials[c * 2 * heads + i];
-    target[i % heads] += sum;
+    sum = sum_lanes<32>(sum);
+    if (threadIdx.x % 32 == 0)
+        target[i % heads] += sum;
 }
 
 cudaError_t
@@ -512,7 +485,7 @@ rp_cuda_delta_backward(const RpDeltaArgs *args, cudaStream_t stream)
         status = run_all(args, true, stream);
     if (status != cudaSuccess)
         return status;
-    add_gate_sums<<<(unsigned)ceil_divide(2 * heads, 128), 128, 0, stream>>>(
+    add_gate_sums<<<(unsigned)ceil_divide(2 * heads * 32, 128), 128, 0, stream>>>(
         chunks, heads, partials, args->d_log, args->d_bias);
     return cudaGetLastError();
 }

@@ -43,7 +43,7 @@ add_product(const float *a, int a_stride, const float *b, int b_stride, int n, f
 
 /* The same elements by rows: a warp has every eighth row, a lane every 32nd column. @shared: 32 rows of KEY_STRIDE */
 __device__ __forceinline__ void
-to_rows(const float (&c)[2 * GROUPS][4], float *shared, float (&rows)[ROWS][GROUPS])
+to_rows(const float (&c)[2 * GROUPS][4], float *shared, float (&rows)[WARP_ROWS][GROUPS])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
@@ -57,10 +57,10 @@ to_rows(const float (&c)[2 * GROUPS][4], float *shared, float (&rows)[ROWS][GROU
                     c[e / 4][e % 4];
         __syncthreads();
 #pragma unroll
-        for (int r = 0; r < ROWS / 2; r++)
+        for (int r = 0; r < WARP_ROWS / 2; r++)
 #pragma unroll
             for (int g = 0; g < GROUPS; g++)
-                rows[part * (ROWS / 2) + r][g] = shared[(warp + r * WARPS) * KEY_STRIDE + lane + 32 * g];
+                rows[part * (WARP_ROWS / 2) + r][g] = shared[(warp + r * WARPS) * KEY_STRIDE + lane + 32 * g];
     }
     __syncthreads();
 }
@@ -86,12 +86,12 @@ add_slices(const RpDeltaArgs &args, const S *source, size_t stride, int n, const
 template <typename T>
 __device__ __forceinline__ void
 dot_rows(const Rule<T> &rule, const Piece &piece, size_t column, const float *scales,
-         const float (&sums)[ROWS][GROUPS], float dots[ROWS])
+         const float (&sums)[WARP_ROWS][GROUPS], float dots[WARP_ROWS])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < WARP_ROWS; r++) {
         const int i = warp + r * WARPS;
         const T *x = (const T *)rule.args.qkv + (piece.first + i) * rule.columns + column;
         float dot = 0;
@@ -106,76 +106,27 @@ dot_rows(const Rule<T> &rule, const Piece &piece, size_t column, const float *sc
 
 template <int N>
 __device__ __forceinline__ void
-add_to(float (&sums)[ROWS][N], const float (&more)[ROWS][N])
+add_to(float (&sums)[WARP_ROWS][N], const float (&more)[WARP_ROWS][N])
 {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < WARP_ROWS; r++)
 #pragma unroll
         for (int g = 0; g < N; g++)
             sums[r][g] += more[r][g];
-}
-
-/* Gradients of a chunk's gates, in shared memory. */
-struct GateSums {
-    double c[CHUNK];
-    float beta[CHUNK], log[CHUNK], bias[CHUNK];
-    float q_scale[CHUNK], k_scale[CHUNK];
-    float warps[WARPS];
-};
-
-/* Writes db and da of a head, and its partial sums. */
-template <typename T>
-__device__ __forceinline__ void
-write_gates(const Rule<T> &rule, size_t head, const Piece &piece, const Gates &gates,
-            GateSums *sums)
-{
-    const RpDeltaArgs &args = rule.args;
-    float *partials = rule.partials + (size_t)blockIdx.x * 2 * args.value_heads;
-    const int i = threadIdx.x;
-
-    __syncthreads();
-    if (i == 0)
-        for (int t = piece.n - 1; t-- > 0;)
-            sums->c[t] += sums->c[t + 1];
-    __syncthreads();
-    if (i < piece.n) {
-        const size_t at = (piece.first + i) * args.value_heads + head;
-        const float rate = expf(to_float(((const T *)args.log)[head]));
-        const float x =
-            to_float(((const T *)args.a)[at]) + to_float(((const T *)args.bias)[head]);
-        const float sum = (float)sums->c[i], da = -sum * rate / (1.0f + expf(-x));
-
-        sums->log[i] = sum * gates.g[i];
-        sums->bias[i] = da;
-        ((T *)args.d_a)[at] = from_float<T>(da);
-        ((T *)args.d_b)[at] = from_float<T>(sums->beta[i] * (1.0f - gates.beta[i]));
-    }
-    __syncthreads();
-    if (i == 0) {
-        float log = 0, bias = 0;
-
-        for (int t = piece.n; t-- > 0;) {
-            log += sums->log[t];
-            bias += sums->bias[t];
-        }
-        partials[head] = log;
-        partials[args.value_heads + head] = bias;
-    }
-    __syncthreads();
 }
 
 /* The gradient of x of the normed rows, from theirs. @column: of q or k; @length: of the rows */
 template <typename T>
 __device__ __forceinline__ void
 write_keys(const Rule<T> &rule, const Piece &piece, size_t column, const float *scales,
-           float length, const float (&sums)[ROWS][GROUPS])
+           float length, const float (&sums)[WARP_ROWS][GROUPS])
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float dots[ROWS];
+    float dots[WARP_ROWS];
 
     dot_rows(rule, piece, column, scales, sums, dots);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    for (int r = 0; r < WARP_ROWS; r++) {
         const int i = warp + r * WARPS;
         const size_t at = (piece.first + i) * rule.columns + column;
 
@@ -209,7 +160,7 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
     const size_t q_column = key * Dk, k_column = (args.key_heads + key) * Dk;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Piece piece = find_piece(args, blockIdx.x);
-    float dq[ROWS][GROUPS] = {}, dk[ROWS][GROUPS] = {};
+    float dq[WARP_ROWS][GROUPS] = {}, dk[WARP_ROWS][GROUPS] = {};
 
     if (piece.n == 0)
         return;
@@ -222,7 +173,7 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
         const float *before = rule.states + (piece.first / CHUNK * rule.heads + slot) * size;
         const float *behind =
             rule.d_states + ((piece.first + CHUNK) / CHUNK * rule.heads + slot) * size;
-        float dots[ROWS], own[ROWS] = {}, rates[ROWS] = {}, last = 0;
+        float dots[WARP_ROWS], own[WARP_ROWS] = {}, rates[WARP_ROWS] = {}, last = 0;
 
         load_gates(rule, head, piece, &gates);
         {
@@ -243,7 +194,7 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
             }
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < WARP_ROWS; r++) {
             const int i = warp + r * WARPS;
             float dot = 0;
 
@@ -256,7 +207,7 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
         }
         load_queries_of(rule, piece, key, keys, of.q_scale);
         __syncthreads();
-        float later[ROWS][GROUPS]; /* gradients of k whose tokens come earlier */
+        float later[WARP_ROWS][GROUPS]; /* gradients of k whose tokens come earlier */
         {
             float c[2 * GROUPS][4] = {};
 
@@ -268,24 +219,24 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
             to_rows(c, slice, later);
         }
         {
-            float c[2 * GROUPS][4] = {}, sums[ROWS][GROUPS];
+            float c[2 * GROUPS][4] = {}, sums[WARP_ROWS][GROUPS];
 
             if (!piece.ends)
                 add_slices(args, u, row, piece.n, gates.left, 1.0f, behind, Dv, (int)Dk, slice, tile, c);
             to_rows(c, slice, sums);
             dot_rows(rule, piece, k_column, of.k_scale, sums, dots);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < WARP_ROWS; r++)
                 last += dots[r];
             add_to(later, sums);
             dot_rows(rule, piece, k_column, of.k_scale, later, dots);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < WARP_ROWS; r++)
                 own[r] -= dots[r];
             add_to(dk, later);
         }
         {
-            float c[2 * GROUPS][4] = {}, sums[ROWS][GROUPS];
+            float c[2 * GROUPS][4] = {}, sums[WARP_ROWS][GROUPS];
 
             if (!piece.begins)
                 add_slices(args, d_out, args.value_heads * Dv, piece.n, gates.before, 1.0f, before, Dv, (int)Dk,
@@ -294,12 +245,12 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
             to_rows(c, slice, sums);
             dot_rows(rule, piece, q_column, of.q_scale, sums, dots);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < WARP_ROWS; r++)
                 own[r] += dots[r];
             add_to(dq, sums);
         }
         {
-            float c[2 * GROUPS][4] = {}, sums[ROWS][GROUPS];
+            float c[2 * GROUPS][4] = {}, sums[WARP_ROWS][GROUPS];
 
             /* -beta exp(c) dR: the factor of beta is in the gates' own array */
             __syncthreads();
@@ -313,7 +264,7 @@ __launch_bounds__(DELTA_THREADS) finish_kernel(const Rule<T> rule)
             dot_rows(rule, piece, k_column, of.k_scale, sums, dots);
             __syncthreads();
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
+            for (int r = 0; r < WARP_ROWS; r++) {
                 own[r] += dots[r];
                 rates[r] += dots[r];
                 if (lane == 0) {

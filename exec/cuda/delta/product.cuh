@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "exec/cuda/attention/mma.cuh"
 #include "exec/cuda/delta/rule.cuh"
 
 /* First row of the warp's tile of [64,.], and which half of the columns it has. */
@@ -44,24 +45,6 @@ __device__ __forceinline__ int
 depth_of(const Rule<T> &rule)
 {
     return (int)(rule.args.key_dim + 7) / 8 * 8;
-}
-
-__device__ __forceinline__ uint32_t
-to_tf32(float x)
-{
-    uint32_t bits;
-
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
-__device__ __forceinline__ void
-multiply_add_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /* A number in tf32, and the rest of it. */
@@ -107,4 +90,51 @@ multiply(const float *a, int a_stride, const float *b, int b_stride, int n, floa
             multiply_add_tf32(c[j], left.high, right.high);
         }
     }
+}
+
+/* inverse = 1 / (1 + A), of A below the diagonal, both [64,PAIR_STRIDE]. Squares of 16 x 16 on the diagonal by substitution,
+ * then those beside them, a warp a square: X[i,j] = -X[i,i] sum_k A[i,k] X[k,j], whose sum stands at [j,i] meanwhile. */
+__device__ __forceinline__ void
+invert(const float *a, float *inverse)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+
+    if (warp < 4 && lane < 16) {
+        const int at = warp * 16 * (PAIR_STRIDE + 1);
+        float x[16];
+
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            x[i] = i == lane ? 1.0f : 0.0f;
+#pragma unroll
+            for (int k = 0; k < i; k++)
+                x[i] = fmaf(-a[at + i * PAIR_STRIDE + k], x[k], x[i]);
+            inverse[at + i * PAIR_STRIDE + lane] = x[i];
+        }
+    }
+    __syncthreads();
+    for (int d = 1; d < 4; d++) {
+        if (warp < 4 - d) {
+            const int i = (warp + d) * 16, j = warp * 16;
+            float sum[2][4] = {}, x[2][4] = {};
+
+            for (int k = j; k < i; k += 16)
+                multiply<false, false>(a + i * PAIR_STRIDE + k, PAIR_STRIDE, inverse + k * PAIR_STRIDE + j,
+                                       PAIR_STRIDE, 16, sum);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                inverse[(j + row_within(e)) * PAIR_STRIDE + i + column_within(e)] = sum[e / 4][e % 4];
+            __syncwarp();
+            multiply<false, false>(inverse + i * PAIR_STRIDE + i, PAIR_STRIDE, inverse + j * PAIR_STRIDE + i,
+                                   PAIR_STRIDE, 16, x);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                inverse[(i + row_within(e)) * PAIR_STRIDE + j + column_within(e)] = -x[e / 4][e % 4];
+        }
+        __syncthreads();
+    }
+    for (int e = (int)threadIdx.x; e < CHUNK * CHUNK; e += DELTA_THREADS)
+        if (e % CHUNK / 16 > e / CHUNK / 16)
+            inverse[e / CHUNK * PAIR_STRIDE + e % CHUNK] = 0;
+    __syncthreads();
 }

@@ -27,14 +27,39 @@ using std::min;
 #define __syncthreads soft_meet_block
 #define __syncwarp soft_meet_warp
 
-static inline int
-__shfl_sync(unsigned lanes, int x, int lane)
+#undef __shared__
+#define __shared__ static
+
+/* The value of @lane */
+template <typename T>
+static inline T
+soft_shuffle(T x, int lane)
 {
     memcpy(soft_words()[soft_lane()], &x, sizeof x);
     soft_meet_warp();
     memcpy(&x, soft_words()[lane], sizeof x);
     soft_words_end();
     return x;
+}
+
+static inline int
+__shfl_sync(unsigned lanes, int x, int lane)
+{
+    return soft_shuffle(x, lane);
+}
+
+template <typename T>
+static inline T
+__shfl_up_sync(unsigned lanes, T x, int step)
+{
+    return soft_shuffle(x, max(soft_lane() - step, 0));
+}
+
+template <typename T>
+static inline T
+__shfl_down_sync(unsigned lanes, T x, int step)
+{
+    return soft_shuffle(x, min(soft_lane() + step, 31));
 }
 
 static inline unsigned
@@ -158,6 +183,74 @@ multiply_add(T tag, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
         }
     }
     soft_words_end();
+}
+
+static inline float
+__uint_as_float(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t
+to_tf32(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return (bits + 0x1000) & 0xffffe000;
+}
+
+static inline void
+multiply_add_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    const int own = soft_lane();
+    uint32_t(*const words)[8] = soft_words();
+
+    memcpy(words[own], a, sizeof a);
+    memcpy(words[own] + 4, b, sizeof b);
+    soft_meet_warp();
+    for (int e = 0; e < 4; e++)
+        for (int k = 0; k < 8; k++) {
+            const uint32_t x = words[own / 4 * 4 + k % 4][k / 4 * 2 + e / 2];
+            const uint32_t y = words[(own % 4 * 2 + e % 2) * 4 + k % 4][4 + k / 4];
+
+            c[e] = fmaf(__uint_as_float(x), __uint_as_float(y), c[e]);
+        }
+    soft_words_end();
+}
+
+static inline uint32_t
+transpose_matrix(uint32_t rows)
+{
+    const int g = soft_lane() / 4, t = soft_lane() % 4;
+    uint32_t(*const words)[8] = soft_words();
+    uint16_t pair[2];
+
+    words[soft_lane()][0] = rows;
+    soft_meet_warp();
+    for (int i = 0; i < 2; i++)
+        pair[i] = ((const uint16_t *)words[(2 * t + i) * 4 + g / 2])[g % 2];
+    soft_words_end();
+    memcpy(&rows, pair, sizeof rows);
+    return rows;
+}
+
+static inline uint4
+load_shared_four(uint32_t address)
+{
+    uint4 four;
+
+    memcpy(&four, soft_shared(address, sizeof four), sizeof four);
+    return four;
+}
+
+static inline float *
+shared_floats(uint32_t address)
+{
+    return (float *)(void *)soft_shared(address, sizeof(float));
 }
 
 static inline float

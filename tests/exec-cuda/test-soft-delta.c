@@ -1,0 +1,106 @@
+/* The delta rule of heads of 128 by mma.sync without a GPU (soft-warps.h), against the host's in fp32. */
+#include "tests/exec-host/host-fixture.h"
+
+#include "tests/exec-cuda/soft-warps.h"
+
+enum { QKV, B, A, LOG, BIAS, D_OUT, INPUTS };
+enum { OUT, D_QKV, D_B, D_A, D_LOG, D_BIAS, OUTPUTS };
+
+static double *
+values_of(Array array)
+{
+    double *values = host_doubles(array.n);
+
+    for (size_t i = 0; i < array.n; i++)
+        values[i] = host_value(array, i);
+    return values;
+}
+
+/* Arguments over arrays of @dtype: inputs converted to it, outputs not written yet. */
+static RpDeltaArgs
+arguments_of(const RpDeltaArgs *sizes, RpDtype dtype, const Array *inputs, Array *outputs)
+{
+    const size_t H = sizes->value_heads, gates = sizes->tokens * H;
+    const size_t lengths[OUTPUTS] = {gates * 128, inputs[QKV].n, gates, gates, H, H};
+    void *data[INPUTS];
+    RpDeltaArgs args = *sizes;
+
+    for (guint i = 0; i < INPUTS; i++) {
+        data[i] = inputs[i].data;
+        if (dtype != RP_DTYPE_FP32)
+            continue;
+        data[i] = host_bytes(inputs[i].n * sizeof(float));
+        rp_dtype_to_float(inputs[i].dtype, inputs[i].data, data[i], inputs[i].n);
+    }
+    for (guint i = 0; i < OUTPUTS; i++)
+        outputs[i] =
+            i < D_LOG ? host_output(dtype, lengths[i]) : host_random(RP_DTYPE_FP32, lengths[i], 0);
+    args.dtype = dtype;
+    args.qkv = data[QKV];
+    args.b = data[B];
+    args.a = data[A];
+    args.log = data[LOG];
+    args.bias = data[BIAS];
+    args.d_out = data[D_OUT];
+    args.out = outputs[OUT].data;
+    args.d_qkv = outputs[D_QKV].data;
+    args.d_b = outputs[D_B].data;
+    args.d_a = outputs[D_A].data;
+    args.d_log = outputs[D_LOG].data;
+    args.d_bias = outputs[D_BIAS].data;
+    return args;
+}
+
+static void
+check_rule(size_t key_heads, size_t value_heads, size_t sequences, const gint32 *starts)
+{
+    const RpKernels *kernels = rp_host_kernels();
+    const size_t T = (size_t)starts[sequences], gates = T * value_heads;
+    RpDeltaArgs sizes = {.tokens = T,
+                         .sequences = sequences,
+                         .key_heads = key_heads,
+                         .value_heads = value_heads,
+                         .key_dim = 128,
+                         .value_dim = 128,
+                         .starts = starts};
+    const Array inputs[INPUTS] = {host_random(RP_DTYPE_BF16, T * rp_delta_columns(&sizes), 1),
+                                  host_random(RP_DTYPE_BF16, gates, 2),
+                                  host_random(RP_DTYPE_BF16, gates, 2),
+                                  host_random(RP_DTYPE_BF16, value_heads, 1),
+                                  host_random(RP_DTYPE_BF16, value_heads, 1),
+                                  host_random(RP_DTYPE_BF16, gates * 128, 1)};
+    Array want[OUTPUTS], got[2][OUTPUTS];
+
+    for (size_t s = 0; s < sequences; s++)
+        sizes.max_length = MAX(sizes.max_length, (size_t)(starts[s + 1] - starts[s]));
+    /* the first head forgets so little that states of earlier chunks matter */
+    ((guint16 *)inputs[LOG].data)[0] = rp_bf16_from_float(-6);
+
+    RpDeltaArgs args = arguments_of(&sizes, RP_DTYPE_FP32, inputs, want);
+
+    args.workspace = host_workspace(kernels->delta_forward_workspace(&args));
+    kernels->delta_forward(NULL, &args);
+    args.workspace = host_workspace(kernels->delta_backward_workspace(&args));
+    kernels->delta_backward(NULL, &args);
+    for (guint order = 0; order < 2; order++) {
+        args = arguments_of(&sizes, RP_DTYPE_BF16, inputs, got[order]);
+        soft_delta(&args, FALSE, order == 1);
+        soft_delta(&args, TRUE, order == 1);
+    }
+    for (guint i = 0; i < OUTPUTS; i++) {
+        /* as exact as sums of fp32, but for the last rounding */
+        host_assert_close(got[0][i], values_of(want[i]), 64 * 128 * (i < D_LOG ? 1 : T), 0);
+        host_assert_same(got[0][i], got[1][i]);
+    }
+}
+
+RP_TEST(computes_the_delta_rule_of_heads_of_128)
+{
+    static const gint32 one[] = {0, 230}, packed[] = {0, 3, 150, 150, 152};
+
+    check_rule(1, 2, 4, packed);
+    if (!RP_TEST_FEW)
+        check_rule(1, 1, 1, one);
+}
+
+RP_TEST_FIXTURE(host_setup, host_teardown)
