@@ -10,7 +10,9 @@ struct _RpBatcher {
     RpBatcherOptions options;
     RpDataState state;
     RpPacker *packer;
-    gint32 *ids, *labels; /* [s]: of a sample while it is read */
+    gint32 *ids, *labels; /* [space]: of a sample while it is read */
+    gsize space;          /* s or, of preferences, tokens of the longest so far */
+    GArray *splits;       /* RpSplit of the samples of a part, as they are cut */
 };
 
 static gsize
@@ -53,6 +55,11 @@ rp_token_batch_new(const RpBatcherOptions *options)
     batch->starts = g_new0(gint32, n_places + micro_batches);
     batch->n_starts = g_new0(guint32, micro_batches);
     batch->longest = g_new0(guint32, micro_batches);
+    batch->preference = options->preference;
+    if (!batch->preference)
+        return batch;
+    batch->answers = g_new0(guint8, n_places);
+    batch->references = g_new0(float, n_places);
     return batch;
 }
 
@@ -69,6 +76,8 @@ rp_token_batch_free(RpTokenBatch *batch)
     g_free(batch->starts);
     g_free(batch->n_starts);
     g_free(batch->longest);
+    g_free(batch->answers);
+    g_free(batch->references);
     g_free(batch);
 }
 
@@ -86,7 +95,7 @@ rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from)
 {
     g_return_if_fail(to->micro_batches == from->micro_batches);
     g_return_if_fail(to->sequences == from->sequences && to->tokens == from->tokens);
-    g_return_if_fail(to->packed == from->packed);
+    g_return_if_fail(to->packed == from->packed && to->preference == from->preference);
 
     const gsize n_rows = count_rows(from->micro_batches, from->sequences);
     const gsize n = n_rows * from->tokens;
@@ -105,6 +114,10 @@ rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from)
             memcpy(to->n_starts, from->n_starts, from->micro_batches * sizeof *from->n_starts);
         copy.longest =
             memcpy(to->longest, from->longest, from->micro_batches * sizeof *from->longest);
+    }
+    if (from->preference) {
+        copy.answers = memcpy(to->answers, from->answers, n * sizeof *from->answers);
+        copy.references = memcpy(to->references, from->references, n * sizeof *from->references);
     }
     *to = copy;
 }
@@ -139,6 +152,56 @@ rp_token_batch_starts(const RpTokenBatch *batch, guint m)
     return batch->starts + micro_batch_start(batch, m) + m;
 }
 
+const guint8 *
+rp_token_batch_answers(const RpTokenBatch *batch, guint m)
+{
+    g_return_val_if_fail(batch && batch->preference && m < batch->micro_batches, NULL);
+
+    return batch->answers + micro_batch_start(batch, m);
+}
+
+float *
+rp_token_batch_references(const RpTokenBatch *batch, guint m)
+{
+    g_return_val_if_fail(batch && batch->preference && m < batch->micro_batches, NULL);
+
+    return batch->references + micro_batch_start(batch, m);
+}
+
+/* Samples are in the order of their documents, two each. */
+static void
+move_references(const RpTokenBatch *batch, float *of_samples, gboolean get)
+{
+    gsize n = 0; /* documents before it, without paddings */
+
+    g_return_if_fail(batch->preference);
+    for (guint m = 0; m < batch->micro_batches; m++) {
+        const guint8 *answers = rp_token_batch_answers(batch, m);
+        float *references = rp_token_batch_references(batch, m);
+
+        for (guint d = 0; d < batch->n_starts[m]; d++) {
+            float *own = &of_samples[2 * batch->samples[n / 2] + n % 2];
+
+            if (answers[d] == RP_ANSWER_NONE)
+                continue;
+            *(get ? own : &references[d]) = get ? references[d] : *own;
+            n++;
+        }
+    }
+}
+
+void
+rp_token_batch_set_references(RpTokenBatch *batch, const float *references)
+{
+    move_references(batch, (float *)references, FALSE);
+}
+
+void
+rp_token_batch_get_references(const RpTokenBatch *batch, float *references)
+{
+    move_references(batch, references, TRUE);
+}
+
 RpBatchCounts
 rp_token_batch_counts(const RpTokenBatch *batch)
 {
@@ -146,7 +209,9 @@ rp_token_batch_counts(const RpTokenBatch *batch)
                            .n_tokens = batch->n_tokens,
                            .n_truncated = batch->n_truncated,
                            .n_cut_tokens = batch->n_cut_tokens,
-                           .n_without_targets = batch->n_without_targets};
+                           .n_without_targets = batch->n_without_targets,
+                           .n_pairs = batch->n_pairs,
+                           .n_chosen_targets = batch->n_chosen_targets};
 }
 
 RpBatcher *
@@ -188,8 +253,10 @@ rp_batcher_new(const RpDataset *dataset, const RpBatcherOptions *options, GError
                                    .seed = options->seed,
                                    .shuffle = options->shuffle};
     batcher->packer = rp_packer_new(dataset, options);
-    batcher->ids = g_new(gint32, options->tokens);
-    batcher->labels = g_new(gint32, options->tokens);
+    batcher->space = options->tokens;
+    batcher->ids = g_new(gint32, batcher->space);
+    batcher->labels = g_new(gint32, batcher->space);
+    batcher->splits = g_array_new(FALSE, FALSE, sizeof(RpSplit));
     return batcher;
 }
 
@@ -201,6 +268,7 @@ rp_batcher_free(RpBatcher *batcher)
     rp_packer_free(batcher->packer);
     g_free(batcher->ids);
     g_free(batcher->labels);
+    g_array_unref(batcher->splits);
     g_free(batcher);
 }
 
@@ -217,31 +285,101 @@ fail_length(const RpBatcher *batcher, const RpPackPlace *place, guint64 found, G
     return FALSE;
 }
 
-/* Reads a sample to its place: targets are the labels of the next tokens of the same sample.
- * @row: of the part */
 static gboolean
-fill_place(const RpBatcher *batcher, RpTokenBatch *batch, const RpPackPlace *place, gsize row,
+fail_plain(const RpBatcher *batcher, const RpPackPlace *place, GError **error)
+{
+    g_autofree char *where = rp_dataset_locate(batcher->dataset, place->sample);
+
+    g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
+                "%s: %s: expected a preference of two documents, found one document",
+                rp_dataset_name(batcher->dataset), where);
+    return FALSE;
+}
+
+/* Puts @n tokens of the batcher's @from on at @first of the batch: targets are the labels of the next tokens of the
+ * same document. Returns: targets */
+static guint64
+fill_document(const RpBatcher *batcher, RpTokenBatch *batch, gsize from, gsize first, guint32 n)
+{
+    const guint labels = batcher->options.labels;
+    gint32 *targets = batch->targets + first;
+    guint64 n_targets = 0;
+
+    if (n == 0)
+        return 0;
+    memcpy(batch->input_ids + first, batcher->ids + from, n * sizeof(gint32));
+    memcpy(targets, batcher->labels + from + 1, (n - 1) * sizeof(gint32));
+    targets[n - 1] = RP_LABEL_MASKED;
+    for (guint32 t = 0; labels > 0 && t + 1 + labels < n; t++)
+        targets[t] = RP_LABEL_MASKED;
+    for (guint32 t = 0; t < n; t++)
+        n_targets += targets[t] != RP_LABEL_MASKED;
+    return n_targets;
+}
+
+/* A preference is read as a whole, since both of its documents may be cut. */
+static gboolean
+make_space_for(RpBatcher *batcher, const RpPackPlace *place, gsize *capacity, GError **error)
+{
+    guint64 length = place->length;
+
+    if (batcher->options.preference &&
+        !rp_dataset_length(batcher->dataset, place->sample, &length, error))
+        return FALSE;
+    if (length > batcher->space) {
+        batcher->space = (gsize)length;
+        batcher->ids = g_renew(gint32, batcher->ids, batcher->space);
+        batcher->labels = g_renew(gint32, batcher->labels, batcher->space);
+    }
+    *capacity = (gsize)length;
+    return TRUE;
+}
+
+guint32
+rp_batch_cut_first(guint32 first, guint64 n_tokens, guint32 length)
+{
+    const guint64 second = n_tokens - first;
+
+    if (n_tokens <= length || first <= length / 2)
+        return first;
+    return second <= length / 2 ? (guint32)(length - second) : length / 2;
+}
+
+/* Both documents of a preference. Returns: targets */
+static guint64
+fill_pair(RpBatcher *batcher, RpTokenBatch *batch, const RpSample *sample, gsize first,
+          guint32 length)
+{
+    const RpSplit cut = {rp_batch_cut_first(sample->split.tokens, sample->n_tokens, length),
+                         sample->split.answer};
+    const guint64 n_first = fill_document(batcher, batch, 0, first, cut.tokens);
+    const guint64 n_second = fill_document(batcher, batch, sample->split.tokens, first + cut.tokens,
+                                           length - cut.tokens);
+
+    g_array_append_val(batcher->splits, cut);
+    batch->n_pairs++;
+    batch->n_chosen_targets += cut.answer == RP_ANSWER_UNDESIRABLE ? 0 : n_first;
+    return n_first + n_second;
+}
+
+/* Reads a sample to its place. @row: of the part */
+static gboolean
+fill_place(RpBatcher *batcher, RpTokenBatch *batch, const RpPackPlace *place, gsize row,
            GError **error)
 {
     const gsize first = row * batch->tokens + place->at;
-    gint32 *targets = batch->targets + first;
-    RpSample sample = {
-        .input_ids = batcher->ids, .labels = batcher->labels, .capacity = place->length};
-    guint64 n_targets = 0;
+    gsize capacity;
 
+    if (!make_space_for(batcher, place, &capacity, error))
+        return FALSE;
+    RpSample sample = {.input_ids = batcher->ids, .labels = batcher->labels, .capacity = capacity};
     if (!rp_dataset_read(batcher->dataset, place->sample, &sample, error))
         return FALSE;
     const guint32 length = (guint32)MIN(sample.n_tokens, place->length);
-    if (batch->packed && length < place->length)
+    if (batch->packed && (length < place->length || sample.n_tokens < capacity))
         return fail_length(batcher, place, sample.n_tokens, error);
-    memcpy(batch->input_ids + first, batcher->ids, length * sizeof(gint32));
-    memcpy(targets, batcher->labels + 1, (length - 1) * sizeof(gint32));
-    targets[length - 1] = RP_LABEL_MASKED;
-    for (guint32 t = 0; batcher->options.labels > 0 && t + 1 + batcher->options.labels < length;
-         t++)
-        targets[t] = RP_LABEL_MASKED;
-    for (guint32 t = 0; t < length; t++)
-        n_targets += targets[t] != RP_LABEL_MASKED;
+    const guint64 n_targets = batch->preference ? fill_pair(batcher, batch, &sample, first, length)
+                                                : fill_document(batcher, batch, 0, first, length);
     batch->samples[batch->n_samples++] = place->sample;
     batch->lengths[row] = place->at + length;
     batch->n_tokens += length;
@@ -262,25 +400,42 @@ pad_row(const RpBatcher *batcher, RpTokenBatch *batch, gsize row)
     }
 }
 
-/* Records that a sample, or a padding, of @length tokens begins at token @at of the micro-batch. */
+/* Records that a document, or a padding, of @length tokens begins at token @at of the micro-batch. */
 static void
-add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length)
+add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length, RpAnswerKind answer)
 {
     gint32 *starts = batch->starts + micro_batch_start(batch, m) + m;
 
     if (length == 0)
         return;
+    if (batch->preference) {
+        batch->answers[micro_batch_start(batch, m) + batch->n_starts[m]] = (guint8)answer;
+        batch->references[micro_batch_start(batch, m) + batch->n_starts[m]] = 0;
+    }
     starts[batch->n_starts[m]++] = (gint32)at;
     starts[batch->n_starts[m]] = (gint32)(at + length);
     batch->longest[m] = MAX(batch->longest[m], length);
 }
 
-/* @first_row: of the part, in the iteration */
+/* @split: of a preference; else %NULL */
 static void
-set_starts(RpTokenBatch *batch, const GArray *placed, gsize first_row)
+add_sample_start(RpTokenBatch *batch, guint m, gsize at, guint32 length, const RpSplit *split)
+{
+    if (split == NULL) {
+        add_start(batch, m, at, length, RP_ANSWER_NONE);
+        return;
+    }
+    add_start(batch, m, at, split->tokens, split->answer);
+    add_start(batch, m, at + split->tokens, length - split->tokens,
+              split->answer == RP_ANSWER_CHOSEN ? RP_ANSWER_REJECTED : RP_ANSWER_KL);
+}
+
+/* @first_row: of the part, in the iteration. @splits: RpSplit of the samples of the part */
+static void
+set_starts(RpTokenBatch *batch, const GArray *placed, const GArray *splits, gsize first_row)
 {
     const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
-    guint i = 0;
+    guint i = 0, n_splits = 0;
 
     for (guint m = 0; m < batch->micro_batches; m++)
         batch->n_starts[m] = batch->longest[m] = 0;
@@ -293,10 +448,12 @@ set_starts(RpTokenBatch *batch, const GArray *placed, gsize first_row)
         for (; i < placed->len && g_array_index(placed, RpPackPlace, i).row == first_row + row;
              i++) {
             const RpPackPlace *place = &g_array_index(placed, RpPackPlace, i);
-            add_start(batch, m, first + place->at, place->length);
+            const RpSplit *split =
+                batch->preference ? &g_array_index(splits, RpSplit, n_splits++) : NULL;
+            add_sample_start(batch, m, first + place->at, place->length, split);
         }
         add_start(batch, m, first + batch->lengths[row],
-                  (guint32)(batch->tokens - batch->lengths[row]));
+                  (guint32)(batch->tokens - batch->lengths[row]), RP_ANSWER_NONE);
     }
 }
 
@@ -334,7 +491,7 @@ is_for(const RpBatcher *batcher, const RpTokenBatch *batch)
 
     return batch->micro_batches == own_micro_batches(options) &&
            batch->sequences == options->sequences && batch->tokens == options->tokens &&
-           batch->packed == options->packing;
+           batch->packed == options->packing && batch->preference == options->preference;
 }
 
 static void
@@ -342,6 +499,7 @@ empty(RpTokenBatch *batch)
 {
     batch->n_targets = batch->n_tokens = 0;
     batch->n_truncated = batch->n_cut_tokens = batch->n_without_targets = 0;
+    batch->n_pairs = batch->n_chosen_targets = 0;
     batch->n_samples = 0;
     for (guint m = 0; m < batch->micro_batches; m++)
         batch->n_micro_targets[m] = 0;
@@ -351,12 +509,13 @@ empty(RpTokenBatch *batch)
 
 /* Reads the samples of the part. */
 static gboolean
-fill(const RpBatcher *batcher, RpTokenBatch *batch, const GArray *placed, GError **error)
+fill(RpBatcher *batcher, RpTokenBatch *batch, const GArray *placed, GError **error)
 {
     const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
     const gsize first_row = batcher->options.part * n_rows;
 
     empty(batch);
+    g_array_set_size(batcher->splits, 0);
     batch->n_placed = placed->len;
     make_space(batch, placed->len);
     for (guint i = 0; i < placed->len; i++) {
@@ -369,7 +528,7 @@ fill(const RpBatcher *batcher, RpTokenBatch *batch, const GArray *placed, GError
     for (gsize row = 0; row < n_rows; row++)
         pad_row(batcher, batch, row);
     if (batch->packed)
-        set_starts(batch, placed, first_row);
+        set_starts(batch, placed, batcher->splits, first_row);
     return TRUE;
 }
 
@@ -412,6 +571,8 @@ rp_batcher_take_counts(RpBatcher *batcher, RpTokenBatch *batch, const RpBatchCou
     batch->n_truncated = all->n_truncated;
     batch->n_cut_tokens = all->n_cut_tokens;
     batch->n_without_targets = all->n_without_targets;
+    batch->n_pairs = all->n_pairs;
+    batch->n_chosen_targets = all->n_chosen_targets;
     add_counts(&batcher->state, batch);
 }
 

@@ -13,6 +13,11 @@
  *   targets     b    c  -100   y  -100 -100      and attention sees the own sample alone
  *   starts      0              3         5 (6)   padding is one as well, so that all tokens have one
  *
+ *   input_ids   p    a    b    p    x   pad      a preference, which is packed too: two documents of
+ *   targets     a    b  -100   x  -100 -100      a sample, one behind the other in one row
+ *   starts      0              3         5 (6)
+ *   answers     CHOSEN         REJECTED  NONE
+ *
  * The shift by one is done here, once: labels in files stand beside their own token, as Hugging
  * Face has them, where the model shifts. So the loss of a row is that of its target, whatever
  * chunk of rows the head works on.
@@ -27,6 +32,7 @@
  */
 #pragma once
 
+#include "core/catalogue/preference.h"
 #include "exec/data/pack.h"
 
 /* Numbers that add up over the parts of an iteration. */
@@ -36,6 +42,8 @@ typedef struct {
     guint64 n_truncated;
     guint64 n_cut_tokens;
     guint64 n_without_targets;
+    guint64 n_pairs;
+    guint64 n_chosen_targets;
 } RpBatchCounts;
 
 /* One iteration's tokens, or a part's. Row r = (m × b + i) of sequence i of micro-batch m. */
@@ -55,7 +63,11 @@ typedef struct {
     guint32 *n_starts;        /* [M]: samples of a micro-batch, paddings too */
     guint32 *longest;         /* [M]: tokens of the longest of these */
     guint64 *n_micro_targets; /* [M]: unmasked targets; may be 0 */
-    guint64 iteration;        /* from 1 up, over the whole run */
+    gboolean preference;      /* samples are two documents; the fields below are set: */
+    guint8 *answers;          /* [M][b × s]: RpAnswerKind of each of @starts */
+    /* [M][b × s]: the reference's log-probability of each of @starts; 0 until somebody scores it */
+    float *references;
+    guint64 iteration; /* from 1 up, over the whole run */
     /* targets of the iteration, > 0, by which its loss is divided; only a part's until
      * rp_batcher_take_counts(), as all below */
     guint64 n_targets;
@@ -63,6 +75,8 @@ typedef struct {
     guint64 n_truncated;       /* sequences that were cut to s */
     guint64 n_cut_tokens;      /* tokens cut off them */
     guint64 n_without_targets; /* sequences with nothing to learn */
+    guint64 n_pairs;           /* preferences: samples, by which their loss is divided */
+    guint64 n_chosen_targets;  /* targets of answers that are chosen */
     guint64 epoch;             /* epoch of the first sample */
 } RpTokenBatch;
 
@@ -80,6 +94,30 @@ const gint32 *rp_token_batch_targets(const RpTokenBatch *batch, guint m);
 
 /* In a packed batch: where the samples of micro-batch @m begin, one number a sample, and the end. */
 const gint32 *rp_token_batch_starts(const RpTokenBatch *batch, guint m);
+
+/* In a batch of preferences: RpAnswerKind of each of these, and the reference's log-probabilities. */
+const guint8 *rp_token_batch_answers(const RpTokenBatch *batch, guint m);
+float *rp_token_batch_references(const RpTokenBatch *batch, guint m);
+
+/**
+ * rp_token_batch_set_references:
+ * @references: [samples of the dataset][2]: log-probabilities of a sample's documents
+ */
+void rp_token_batch_set_references(RpTokenBatch *batch, const float *references);
+
+/* The other way: @references of the samples of @batch, once it is scored. */
+void rp_token_batch_get_references(const RpTokenBatch *batch, float *references);
+
+/**
+ * rp_batch_cut_first:
+ * @first: tokens of the first of two documents of a sample of @n_tokens
+ * @length: tokens that there is space for
+ *
+ * The shorter document keeps all of its tokens if these are at most half of the space; the longer one loses its end.
+ *
+ * Returns: tokens that stay of the first; the second has the rest of @length
+ */
+guint32 rp_batch_cut_first(guint32 first, guint64 n_tokens, guint32 length);
 
 typedef struct _RpBatcher RpBatcher;
 

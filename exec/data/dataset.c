@@ -124,6 +124,7 @@ rp_dataset_read(const RpDataset *dataset, guint64 index, RpSample *sample, GErro
     g_return_val_if_fail(sample->capacity == 0 || (sample->input_ids && sample->labels), FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
+    sample->split = (RpSplit){0};
     return dataset->ops->read(dataset->source, index, sample, error);
 }
 

@@ -13,6 +13,12 @@
 /* A label that is no target, as PyTorch's cross entropy and Hugging Face have it. */
 #define RP_LABEL_MASKED (-100)
 
+/* Two documents of a preference, one behind the other in a sample. */
+typedef struct {
+    guint32 tokens; /* of the first; 0: the sample is one document */
+    guint8 answer;  /* RpAnswerKind of the first */
+} RpSplit;
+
 /* Where a sample is read to: memory of the caller. */
 typedef struct {
     gint32 *input_ids; /* @capacity places; (nullable) if that is 0 */
@@ -20,6 +26,7 @@ typedef struct {
                           the sample has none */
     gsize capacity;    /* tokens; longer samples are checked and counted, not stored */
     guint64 n_tokens;  /* (out): tokens of the whole sample, at least 1 */
+    RpSplit split;     /* (out) */
 } RpSample;
 
 typedef struct {
