@@ -55,7 +55,7 @@ read_records(const char *path)
         if (!found)
             return;
         const gboolean made =
-            rp_encoder_read(encoder, "fuzz", line, text->str, text->len, ids, labels, &bad);
+            rp_encoder_read(encoder, "fuzz", line, text->str, text->len, ids, labels, NULL, &bad);
         if (!was_taken(made, bad)) {
             check_refusal(bad);
             continue;

@@ -378,6 +378,8 @@ fill_place(RpBatcher *batcher, RpTokenBatch *batch, const RpPackPlace *place, gs
     const guint32 length = (guint32)MIN(sample.n_tokens, place->length);
     if (batch->packed && (length < place->length || sample.n_tokens < capacity))
         return fail_length(batcher, place, sample.n_tokens, error);
+    if (batch->preference && sample.split.tokens == 0)
+        return fail_plain(batcher, place, error);
     const guint64 n_targets = batch->preference ? fill_pair(batcher, batch, &sample, first, length)
                                                 : fill_document(batcher, batch, 0, first, length);
     batch->samples[batch->n_samples++] = place->sample;

@@ -28,7 +28,7 @@ entry_of(const Cache *cache, guint64 index)
 static guint64
 cache_length(gconstpointer source, guint64 index)
 {
-    return entry_of(source, index).n_tokens & ~RP_CACHE_APART;
+    return entry_of(source, index).n_tokens & ~RP_CACHE_FLAGS;
 }
 
 /* @words: little-endian, at any address */
@@ -41,13 +41,38 @@ word_at(const guint8 *words, gsize index)
     return GUINT32_FROM_LE(word);
 }
 
+/* @word: behind the words of the sample */
+static gboolean
+read_split(const Cache *cache, guint64 word, RpSample *sample, GError **error)
+{
+    g_autofree guint8 *scratch = NULL;
+    const guint8 *bytes =
+        rp_data_bytes_get(cache->bytes, RP_CACHE_HEADER_BYTES + word * sizeof(guint32),
+                          sizeof(guint32), &scratch, error);
+
+    if (bytes == NULL)
+        return FALSE;
+    const guint32 split = word_at(bytes, 0);
+    const guint32 tokens = split & ((1u << RP_CACHE_ANSWER_SHIFT) - 1);
+    if (tokens == 0 || tokens >= sample->n_tokens) {
+        g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
+                    "%s: expected two documents in a sample, found another: the file is damaged; "
+                    "remove it",
+                    rp_data_bytes_name(cache->bytes));
+        return FALSE;
+    }
+    sample->split = (RpSplit){tokens, (guint8)(split >> RP_CACHE_ANSWER_SHIFT)};
+    return TRUE;
+}
+
 static gboolean
 cache_read(gconstpointer source, guint64 index, RpSample *sample, GError **error)
 {
     const Cache *cache = source;
     const RpCacheEntry entry = entry_of(cache, index);
     const gboolean apart = (entry.n_tokens & RP_CACHE_APART) != 0;
-    const guint32 n = entry.n_tokens & ~RP_CACHE_APART;
+    const gboolean split = (entry.n_tokens & RP_CACHE_SPLIT) != 0;
+    const guint32 n = entry.n_tokens & ~RP_CACHE_FLAGS;
     const gsize stored = MIN(n, sample->capacity);
     g_autofree guint8 *scratch = NULL;
     const guint8 *words =
@@ -72,7 +97,7 @@ cache_read(gconstpointer source, guint64 index, RpSample *sample, GError **error
         sample->labels[t] = label & RP_CACHE_MASKED ? RP_LABEL_MASKED : (gint32)label;
     }
     sample->n_tokens = n;
-    return TRUE;
+    return !split || read_split(cache, entry.word + (apart ? 2 * (guint64)n : n), sample, error);
 }
 
 static char *
@@ -127,8 +152,9 @@ check_entries(const Cache *cache)
 
     for (guint64 i = 0; i < header->n_samples; i++) {
         const RpCacheEntry entry = entry_of(cache, i);
-        const guint64 n = entry.n_tokens & ~RP_CACHE_APART;
-        const guint64 words = entry.n_tokens & RP_CACHE_APART ? 2 * n : n;
+        const guint64 n = entry.n_tokens & ~RP_CACHE_FLAGS;
+        const guint64 words = (entry.n_tokens & RP_CACHE_APART ? 2 * n : n) +
+                              (entry.n_tokens & RP_CACHE_SPLIT ? 1 : 0);
 
         if (n == 0 || entry.file >= cache->n_names || entry.word > header->n_words ||
             words > header->n_words - entry.word)

@@ -46,7 +46,8 @@ setup(Fixture *f)
         guint32 n;
 
         make_sample(i, ids, labels, &n);
-        assert_true(rp_cache_writer_add(writer, ids, labels, n, i / 60, i % 60, NULL));
+        assert_true(
+            rp_cache_writer_add(writer, ids, labels, n, (RpSplit){0}, i / 60, i % 60, NULL));
     }
     assert_true(rp_cache_writer_finish(writer, 3, &f->header, NULL));
 }
@@ -162,7 +163,8 @@ RP_TEST_OF(has_a_fingerprint_of_its_words, Fixture *f)
             make_sample(s, ids, labels, &n);
             if (i == 1 && s == 50)
                 ids[0] = labels[0] = 49;
-            assert_true(rp_cache_writer_add(writer, ids, labels, n, s / 60, s % 60, NULL));
+            assert_true(
+                rp_cache_writer_add(writer, ids, labels, n, (RpSplit){0}, s / 60, s % 60, NULL));
         }
         assert_true(rp_cache_writer_finish(writer, 3, &header, NULL));
         assert_true(open_cache(f, KEY, 50));

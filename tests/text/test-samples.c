@@ -245,7 +245,8 @@ RP_TEST_OF(reads_all_parts_of_a_compressed_file, Fixture *f)
     assert_string_equal(from_zst, "0:1|1:2|2:3|");
 }
 
-/* "ID" of a learned token, "(ID)" of another. (transfer full) */
+/* "ID" of a learned token, "(ID)" of another; of preferences "|" before the second document, and behind all the kind of
+ * the first. (transfer full) */
 static char *
 sample_of(const char *json, gpointer fixture)
 {
@@ -253,8 +254,10 @@ sample_of(const char *json, gpointer fixture)
     g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(gint32));
     g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(gint32));
     g_autoptr(GString) text = g_string_new(NULL);
+    RpSplit split;
 
-    if (!rp_encoder_read(f->encoder, "FILE", 4, json, strlen(json), ids, labels, &f->error)) {
+    if (!rp_encoder_read(f->encoder, "FILE", 4, json, strlen(json), ids, labels, &split,
+                         &f->error)) {
         char *message = g_strdup(f->error->message);
         g_clear_error(&f->error);
         return message;
@@ -263,6 +266,8 @@ sample_of(const char *json, gpointer fixture)
     for (guint i = 0; i < ids->len; i++) {
         const gint32 id = g_array_index(ids, gint32, i), label = g_array_index(labels, gint32, i);
 
+        if (i > 0 && i == split.tokens)
+            g_string_append(text, "| ");
         if (label == id)
             g_string_append_printf(text, "%d ", id);
         else if (label == RP_LABEL_MASKED)
@@ -270,12 +275,34 @@ sample_of(const char *json, gpointer fixture)
         else
             g_string_append_printf(text, "%d->%d ", id, label);
     }
+    if (split.answer != RP_ANSWER_NONE)
+        g_string_append_printf(text, "kind %u", split.answer);
     return g_strchomp(g_string_free(g_steal_pointer(&text), FALSE));
 }
 
 RP_TEST(makes_samples_of_records)
 {
     rp_test_lines("tests/text/messages.txt", "samples: of records", sample_of, *state);
+}
+
+static void
+set_objective(Fixture *f, RpObjective objective)
+{
+    rp_encoder_free(f->encoder);
+    f->encoder = rp_encoder_new(
+        &(RpEncoderOptions){.chat = f->chat, .vocabulary = 28, .objective = objective});
+}
+
+RP_TEST_OF(makes_samples_of_pairs, Fixture *f)
+{
+    set_objective(f, RP_OBJECTIVE_DPO);
+    rp_test_lines("tests/text/messages.txt", "samples: of pairs", sample_of, f);
+}
+
+RP_TEST_OF(makes_samples_of_labelled_answers, Fixture *f)
+{
+    set_objective(f, RP_OBJECTIVE_KTO);
+    rp_test_lines("tests/text/messages.txt", "samples: of labelled answers", sample_of, f);
 }
 
 RP_TEST_OF(refuses_a_tokenizer_of_another_model, Fixture *f)

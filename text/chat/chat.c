@@ -265,7 +265,7 @@ rp_chat_prompt(const RpChat *chat, const char *file, guint64 line, const char *j
     g_auto(RpRecord) record = {0};
     g_auto(RpRendered) rendered = {0};
 
-    if (!rp_record_read(file, line, json, length, &record, error))
+    if (!rp_record_read(file, line, json, length, RP_ANSWER_NONE, &record, error))
         return NULL;
     if (record.kind != RP_RECORD_CHAT) {
         g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RECORD,

@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include "core/catalogue/preference.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define RP_CHAT_ERROR (rp_chat_error_quark())
@@ -88,10 +89,11 @@ gboolean rp_chat_render(const RpChat *chat, const char *file, guint64 line, cons
                         gsize length, RpChatText *text, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 typedef struct {
-    GArray *ids;     /* (element-type gint32) */
-    GArray *labels;  /* (element-type gint32): the id, or RP_CHAT_MASKED */
-    GArray *weights; /* (element-type float): the labels'; empty if all are 1 */
-    gsize n_learned; /* labels that are not masked; 0: nothing is learned of it */
+    GArray *ids;        /* (element-type gint32) */
+    GArray *labels;     /* (element-type gint32): the id, or RP_CHAT_MASKED */
+    GArray *weights;    /* (element-type float): the labels'; empty if all are 1 */
+    gsize n_learned;    /* labels that are not masked; 0: nothing is learned of it */
+    gboolean desirable; /* rp_chat_answer(): its label */
 } RpChatSample;
 
 void rp_chat_sample_clear(RpChatSample *sample);
@@ -107,6 +109,18 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpChatSample, rp_chat_sample_clear)
  */
 gboolean rp_chat_sample(const RpChat *chat, const char *file, guint64 line, const char *json,
                         gsize length, RpChatSample *sample,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_chat_answer:
+ * @answer: RP_ANSWER_CHOSEN or RP_ANSWER_REJECTED, of a record of `chosen` and `rejected`; RP_ANSWER_DESIRABLE, of one
+ *   of `prompt`, `completion` and `label`, which may say otherwise
+ *
+ * As rp_chat_sample(), of the prompt and one answer of a preference, which alone is learned. A prompt that has no key of
+ * its own is what both answers begin with: their first messages, or the first letters of texts.
+ */
+gboolean rp_chat_answer(const RpChat *chat, RpAnswerKind answer, const char *file, guint64 line,
+                        const char *json, gsize length, RpChatSample *sample,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

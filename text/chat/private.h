@@ -39,23 +39,25 @@ typedef struct {
 typedef struct {
     RpRecordKind kind;
     RpArena *arena;
-    GArray *messages;  /* (element-type RpMessage) */
-    guint n_prompt;    /* messages that are a prompt */
-    RpValue tools;     /* none: there are none */
-    RpValue documents; /* the same */
-    RpDict *variables; /* chat_template_kwargs; (nullable) */
-    RpValue prompt;    /* a completion's */
-    RpValue text;      /* a text's or a completion's */
-    const char *file;  /* for messages, with @line */
+    GArray *messages;   /* (element-type RpMessage) */
+    guint n_prompt;     /* messages that are a prompt */
+    RpValue tools;      /* none: there are none */
+    RpValue documents;  /* the same */
+    RpDict *variables;  /* chat_template_kwargs; (nullable) */
+    RpValue prompt;     /* a completion's */
+    RpValue text;       /* a text's or a completion's */
+    gboolean desirable; /* label of the answer of RP_ANSWER_DESIRABLE */
+    const char *file;   /* for messages, with @line */
     guint64 line;
 } RpRecord;
 
 void rp_record_clear(RpRecord *record);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpRecord, rp_record_clear)
 
-/* @record: (out). Errors: RP_CHAT_ERROR_RECORD */
+/* @answer: as of rp_chat_answer(); RP_ANSWER_NONE: the record is no preference. @record: (out). Errors:
+ * RP_CHAT_ERROR_RECORD */
 gboolean rp_record_read(const char *file, guint64 line, const char *json, gsize length,
-                        RpRecord *record, GError **error);
+                        RpAnswerKind answer, RpRecord *record, GError **error);
 
 /* How the messages of a key are written. */
 typedef enum {

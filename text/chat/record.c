@@ -4,15 +4,24 @@
 
 #include <string.h>
 
+/* A prompt or an answer: a string, or messages. */
+typedef struct {
+    const char *key; /* NULL: it is not there */
+    gboolean is_list;
+    RpValue text;
+    GArray *messages; /* (element-type RpMessage): until all are known */
+} Side;
+
+enum { PROMPT, COMPLETION, CHOSEN, REJECTED, N_SIDES };
+
 /* A line as it is read, with all that it may hold. */
 typedef struct {
     RpRecord *record;
+    RpAnswerKind answer;
     gboolean has_messages;
-    gboolean has_prompt;     /* a list of messages, or a string in record->prompt */
-    gboolean has_completion; /* the same */
-    gboolean prompt_is_list;
-    gboolean completion_is_list;
-    GArray *completion; /* (element-type RpMessage): until the prompt's are known */
+    gboolean has_pair; /* answers that an imitation does not read */
+    Side sides[N_SIDES];
+    RpValue label;
     RpValue system;
     RpValue instruction;
     RpValue input;
@@ -59,43 +68,39 @@ read_messages(RpJsonPull *pull, const RpJsonField *field, gpointer data)
            rp_json_pull_refuse(pull, at, NULL, "at least one message", "an empty list");
 }
 
-/* A string or messages; those of a prompt and of a completion may come in any order. */
+/* A string or messages; sides may come in any order. @field: min is the side */
 static gboolean
-read_side(RpJsonPull *pull, gboolean completion, Line *line)
+read_side(RpJsonPull *pull, const RpJsonField *field, gpointer data)
 {
+    Line *line = data;
     RpRecord *record = line->record;
+    Side *side = &line->sides[(gsize)field->min];
     const gboolean list = rp_json_pull_peek(pull) == RP_JSON_ARRAY;
 
+    if (field->min >= CHOSEN && line->answer == RP_ANSWER_NONE) {
+        line->has_pair = TRUE;
+        return rp_json_pull_skip(pull);
+    }
     if (!list && rp_json_pull_peek(pull) != RP_JSON_STRING)
         return rp_json_pull_fail(pull, "a string or a list of messages");
-    *(completion ? &line->has_completion : &line->has_prompt) = TRUE;
-    *(completion ? &line->completion_is_list : &line->prompt_is_list) = list;
+    side->key = field->key;
+    side->is_list = list;
     if (!list)
-        return read_any(pull, record, completion ? &record->text : &record->prompt);
+        return read_any(pull, record, &side->text);
+    /* the record's own come behind: they are put together when all is read */
     GArray *messages = record->messages;
-    GArray *read = g_array_new(FALSE, FALSE, sizeof(RpMessage));
-    record->messages = read;
+    record->messages = side->messages;
     const gboolean done = rp_record_read_messages(record, pull, RP_MESSAGES_ROLE);
     record->messages = messages;
-    /* the record's own come behind: they are put together when all is read */
-    if (completion)
-        g_array_append_vals(line->completion, read->data, read->len);
-    else
-        g_array_append_vals(messages, read->data, read->len);
-    g_array_free(read, TRUE);
     return done;
 }
 
 static gboolean
-read_prompt(RpJsonPull *pull, const RpJsonField *field, gpointer data)
+read_label(RpJsonPull *pull, const RpJsonField *field, gpointer data)
 {
-    return read_side(pull, FALSE, data);
-}
+    Line *line = data;
 
-static gboolean
-read_completion(RpJsonPull *pull, const RpJsonField *field, gpointer data)
-{
-    return read_side(pull, TRUE, data);
+    return read_any(pull, line->record, &line->label);
 }
 
 /* Pairs of question and answer, earlier than the instruction. */
@@ -216,27 +221,147 @@ make_alpaca(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
     return TRUE;
 }
 
-static gboolean
-make_completion(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
+static void
+add_messages(RpRecord *record, const GArray *messages)
 {
+    g_array_append_vals(record->messages, messages->data, messages->len);
+}
+
+/* The prompt and the answer behind it; both are strings or both are messages. */
+static gboolean
+make_completion(Line *line, guint answer, const RpJsonRecord *fields, RpJsonPull *pull)
+{
+    const Side *prompt = &line->sides[PROMPT], *side = &line->sides[answer];
     RpRecord *record = line->record;
 
-    if (!line->has_completion)
-        return rp_json_record_fail(fields, pull, "completion", "a `completion` of the prompt");
-    if (line->prompt_is_list != line->completion_is_list)
+    if (side->key == NULL)
         return rp_json_record_fail(fields, pull, "completion",
-                                   line->prompt_is_list ? "messages, as the prompt has"
-                                                        : "a string, as the prompt is");
-    if (!line->prompt_is_list) {
+                                   line->has_pair ? "a `completion` of the prompt; chosen and "
+                                                    "rejected are for objective: dpo"
+                                                  : "a `completion` of the prompt");
+    if (prompt->is_list != side->is_list)
+        return rp_json_record_fail(fields, pull, side->key,
+                                   prompt->is_list ? "messages, as the prompt has"
+                                                   : "a string, as the prompt is");
+    if (!prompt->is_list) {
         record->kind = RP_RECORD_COMPLETION;
+        record->prompt = prompt->text;
+        record->text = side->text;
         return TRUE;
     }
-    if (line->completion->len == 0)
-        return rp_json_record_fail(fields, pull, "completion", "at least one message");
+    if (side->messages->len == 0)
+        return rp_json_record_fail(fields, pull, side->key, "at least one message");
+    add_messages(record, prompt->messages);
     put_system_first(line);
     record->n_prompt = record->messages->len;
-    g_array_append_vals(record->messages, line->completion->data, line->completion->len);
+    add_messages(record, side->messages);
     return TRUE;
+}
+
+/* Messages with which both begin. */
+static guint
+shared_messages(RpArena *arena, const GArray *a, const GArray *b)
+{
+    guint n = 0;
+
+    while (n < a->len && n < b->len &&
+           rp_value_equal(arena, rp_value_dict(g_array_index(a, RpMessage, n).dict),
+                          rp_value_dict(g_array_index(b, RpMessage, n).dict)))
+        n++;
+    return n;
+}
+
+/* Bytes with which both begin, in whole letters and without a space at the end, as TRL has it. */
+static gsize
+shared_text(RpValue a, RpValue b)
+{
+    gsize n = 0;
+
+    while (n < a.length && n < b.length && a.text[n] == b.text[n])
+        n++;
+    while (n > 0 && n < MAX(a.length, b.length) &&
+           ((n < a.length && (a.text[n] & 0xc0) == 0x80) ||
+            (n < b.length && (b.text[n] & 0xc0) == 0x80)))
+        n--;
+    return n > 0 && a.text[n - 1] == ' ' ? n - 1 : n;
+}
+
+/* Takes the prompt out of two answers that begin with it. */
+static void
+extract_prompt(Line *line)
+{
+    Side *prompt = &line->sides[PROMPT], *chosen = &line->sides[CHOSEN],
+         *rejected = &line->sides[REJECTED];
+
+    prompt->key = "prompt";
+    prompt->is_list = chosen->is_list;
+    if (prompt->is_list) {
+        const guint n = shared_messages(line->record->arena, chosen->messages, rejected->messages);
+        g_array_append_vals(prompt->messages, chosen->messages->data, n);
+        g_array_remove_range(chosen->messages, 0, n);
+        g_array_remove_range(rejected->messages, 0, n);
+        return;
+    }
+    const gsize n = shared_text(chosen->text, rejected->text);
+    prompt->text = rp_value_text(chosen->text.text, n);
+    chosen->text = rp_value_text(chosen->text.text + n, chosen->text.length - n);
+    rejected->text = rp_value_text(rejected->text.text + n, rejected->text.length - n);
+}
+
+/* Two answers to compare. */
+static gboolean
+make_pair(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
+{
+    Side *chosen = &line->sides[CHOSEN], *rejected = &line->sides[REJECTED];
+
+    if (chosen->key == NULL || rejected->key == NULL)
+        return rp_json_record_fail(fields, pull, chosen->key == NULL ? "chosen" : "rejected",
+                                   line->sides[COMPLETION].key != NULL
+                                       ? "chosen and rejected (a completion and its label are "
+                                         "for objective: kto)"
+                                       : "chosen and rejected, two answers to one prompt");
+    if (chosen->is_list != rejected->is_list)
+        return rp_json_record_fail(fields, pull, "rejected",
+                                   chosen->is_list ? "messages, as chosen has"
+                                                   : "a string, as chosen is");
+    if (chosen->is_list
+            ? shared_messages(line->record->arena, chosen->messages, rejected->messages) ==
+                  MAX(chosen->messages->len, rejected->messages->len)
+            : chosen->text.length == rejected->text.length &&
+                  memcmp(chosen->text.text, rejected->text.text, chosen->text.length) == 0)
+        return rp_json_record_fail(fields, pull, "rejected",
+                                   "an answer that differs from chosen: remove the record, or set "
+                                   "skip_bad_samples");
+    if (line->sides[PROMPT].key == NULL)
+        extract_prompt(line);
+    return make_completion(line, line->answer == RP_ANSWER_CHOSEN ? CHOSEN : REJECTED, fields,
+                           pull);
+}
+
+/* An answer with a label: true or false; cells of tables have it as a word. */
+static gboolean
+make_labelled(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
+{
+    static const char *const words[] = {"false", "False", "0", "true", "True", "1"};
+    gboolean known = line->label.type == RP_VALUE_BOOLEAN;
+
+    line->record->desirable = known && line->label.boolean;
+    for (guint i = 0; i < G_N_ELEMENTS(words); i++)
+        if (rp_value_is_text(line->label, words[i])) {
+            line->record->desirable = i >= G_N_ELEMENTS(words) / 2;
+            known = TRUE;
+        }
+    for (guint i = 0; i <= COMPLETION; i++)
+        if (line->sides[i].key == NULL)
+            return rp_json_record_fail(fields, pull, i == PROMPT ? "prompt" : "completion",
+                                       line->sides[CHOSEN].key != NULL
+                                           ? "prompt, completion and label (chosen and rejected "
+                                             "are for objective: dpo)"
+                                           : "prompt, completion and label");
+    if (!known)
+        return rp_json_record_fail(fields, pull, "label",
+                                   "true if the completion is desirable, or false");
+    return make_completion(line, COMPLETION, fields, pull);
 }
 
 /* Finds the kind of the record. A line that fits several is the first of these. */
@@ -246,14 +371,17 @@ choose_kind(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
     RpRecord *record = line->record;
 
     record->kind = RP_RECORD_CHAT;
+    if (line->answer != RP_ANSWER_NONE)
+        return (line->answer == RP_ANSWER_DESIRABLE ? make_labelled : make_pair)(line, fields,
+                                                                                 pull);
     if (line->has_messages) {
         put_system_first(line);
         return TRUE;
     }
     const gboolean other =
         line->instruction.type == RP_VALUE_STRING || line->text.type == RP_VALUE_STRING;
-    if (line->has_prompt && (line->has_completion || !other))
-        return make_completion(line, fields, pull);
+    if (line->sides[PROMPT].key != NULL && (line->sides[COMPLETION].key != NULL || !other))
+        return make_completion(line, COMPLETION, fields, pull);
     if (line->instruction.type == RP_VALUE_STRING)
         return make_alpaca(line, fields, pull);
     if (line->text.type == RP_VALUE_STRING) {
@@ -264,7 +392,8 @@ choose_kind(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
     return rp_json_pull_refuse(pull, fields->start, NULL,
                                "one of messages, conversations, prompt and completion, "
                                "instruction and output, text, input_ids",
-                               "none of these");
+                               line->has_pair ? "chosen and rejected, which are for objective: dpo"
+                                              : "none of these");
 }
 
 static gboolean
@@ -273,8 +402,11 @@ read_line(RpJsonPull *pull, Line *line)
     static const RpJsonField fields[] = {
         {"messages", read_messages, .null_is_absent = TRUE},
         {"conversations", read_messages, .null_is_absent = TRUE},
-        {"prompt", read_prompt, .null_is_absent = TRUE},
-        {"completion", read_completion, .null_is_absent = TRUE},
+        {"prompt", read_side, .min = PROMPT, .null_is_absent = TRUE},
+        {"completion", read_side, .min = COMPLETION, .null_is_absent = TRUE},
+        {"chosen", read_side, .min = CHOSEN, .null_is_absent = TRUE},
+        {"rejected", read_side, .min = REJECTED, .null_is_absent = TRUE},
+        {"label", read_label, .null_is_absent = TRUE},
         {"system", read_string, .min = 0, .null_is_absent = TRUE},
         {"instruction", read_string, .min = 1, .null_is_absent = TRUE},
         {"input", read_string, .min = 2, .null_is_absent = TRUE},
@@ -293,10 +425,9 @@ read_line(RpJsonPull *pull, Line *line)
 }
 
 gboolean
-rp_record_read(const char *file, guint64 line, const char *json, gsize length, RpRecord *record,
-               GError **error)
+rp_record_read(const char *file, guint64 line, const char *json, gsize length, RpAnswerKind answer,
+               RpRecord *record, GError **error)
 {
-    g_autoptr(GArray) completion = g_array_new(FALSE, FALSE, sizeof(RpMessage));
     g_auto(RpRecord) read = {.arena = rp_arena_new(RP_CHAT_MAX_BYTES, G_MAXUINT64),
                              .messages = g_array_new(FALSE, FALSE, sizeof(RpMessage)),
                              .tools = rp_none,
@@ -304,7 +435,8 @@ rp_record_read(const char *file, guint64 line, const char *json, gsize length, R
                              .file = file,
                              .line = line};
     Line all = {.record = &read,
-                .completion = completion,
+                .answer = answer,
+                .label = rp_none,
                 .system = rp_none,
                 .instruction = rp_none,
                 .input = rp_none,
@@ -314,9 +446,14 @@ rp_record_read(const char *file, guint64 line, const char *json, gsize length, R
                 .tools = rp_none};
     RpJsonPull pull;
 
-    if (!rp_json_pull_init_line(&pull, file, line - 1, json, length, RP_CHAT_ERROR,
-                                RP_CHAT_ERROR_RECORD, error) ||
-        !read_line(&pull, &all))
+    for (guint i = 0; i < N_SIDES; i++)
+        all.sides[i].messages = g_array_new(FALSE, FALSE, sizeof(RpMessage));
+    const gboolean known = rp_json_pull_init_line(&pull, file, line - 1, json, length,
+                                                  RP_CHAT_ERROR, RP_CHAT_ERROR_RECORD, error) &&
+                           read_line(&pull, &all);
+    for (guint i = 0; i < N_SIDES; i++)
+        g_array_unref(all.sides[i].messages);
+    if (!known)
         return FALSE;
     for (guint i = 0; i < read.messages->len; i++)
         g_array_index(read.messages, RpMessage, i).dict->tag = i + 1;

@@ -378,7 +378,7 @@ rp_chat_render(const RpChat *chat, const char *file, guint64 line, const char *j
 {
     g_auto(RpRecord) record = {0};
 
-    return rp_record_read(file, line, json, length, &record, error) &&
+    return rp_record_read(file, line, json, length, RP_ANSWER_NONE, &record, error) &&
            render_record(chat, &record, text, error);
 }
 
@@ -471,8 +471,8 @@ tokenize(const RpChat *chat, const RpRecord *record, const RpChatText *text, RpC
 }
 
 gboolean
-rp_chat_sample(const RpChat *chat, const char *file, guint64 line, const char *json, gsize length,
-               RpChatSample *sample, GError **error)
+rp_chat_answer(const RpChat *chat, RpAnswerKind answer, const char *file, guint64 line,
+               const char *json, gsize length, RpChatSample *sample, GError **error)
 {
     g_auto(RpRecord) record = {0};
     g_auto(RpChatText) text = {0};
@@ -480,11 +480,19 @@ rp_chat_sample(const RpChat *chat, const char *file, guint64 line, const char *j
                                  .labels = g_array_new(FALSE, FALSE, sizeof(gint32)),
                                  .weights = g_array_new(FALSE, FALSE, sizeof(float))};
 
-    if (!rp_record_read(file, line, json, length, &record, error) ||
+    if (!rp_record_read(file, line, json, length, answer, &record, error) ||
         !render_record(chat, &record, &text, error) ||
         !tokenize(chat, &record, &text, &made, error))
         return FALSE;
+    made.desirable = record.desirable;
     *sample = made;
     made = (RpChatSample){0};
     return TRUE;
+}
+
+gboolean
+rp_chat_sample(const RpChat *chat, const char *file, guint64 line, const char *json, gsize length,
+               RpChatSample *sample, GError **error)
+{
+    return rp_chat_answer(chat, RP_ANSWER_NONE, file, line, json, length, sample, error);
 }

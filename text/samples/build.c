@@ -13,6 +13,7 @@ typedef struct {
     gsize at, length;
     guint64 line;
     guint n; /* 0: none */
+    RpSplit split;
 } Record;
 
 typedef struct {
@@ -26,9 +27,20 @@ typedef struct {
     gboolean done; /* under the lock */
 } Job;
 
+/* A sample of KTO, or the part of it that is known. */
+typedef struct {
+    GArray *ids,
+        *labels;   /* its prompt and its answer; of the first sample the answer alone is needed */
+    RpSplit split; /* tokens: of the prompt */
+    guint32 file;
+    guint64 line;
+} Labelled;
+
 typedef struct {
     const RpSamplesBuild *build;
-    GPtrArray *names; /* names of files, for messages */
+    Labelled first, before; /* samples of KTO */
+    guint64 n_labelled;     /* samples of KTO so far */
+    GPtrArray *names;       /* names of files, for messages */
     RpCacheWriter *writer;
     GThreadPool *pool;
     GQueue jobs; /* in the order of the files */
@@ -77,7 +89,8 @@ encode(Builder *builder, Job *job)
         Record *record = &g_array_index(job->records, Record, i);
 
         if (!rp_encoder_read(build->encoder, name, record->line, job->text->str + record->at,
-                             record->length, ids, labels, job->bad == NULL ? &job->bad : NULL)) {
+                             record->length, ids, labels, &record->split,
+                             job->bad == NULL ? &job->bad : NULL)) {
             job->n_skipped++;
             /* the checkpoint has no template: no record is to blame */
             job->fatal =
@@ -105,6 +118,87 @@ run_job(gpointer data, gpointer user_data)
     g_mutex_unlock(&builder->lock);
 }
 
+static void
+labelled_set(Labelled *to, const gint32 *ids, const gint32 *labels, const Record *record,
+             guint32 file)
+{
+    if (to->ids == NULL) {
+        to->ids = g_array_new(FALSE, FALSE, sizeof(gint32));
+        to->labels = g_array_new(FALSE, FALSE, sizeof(gint32));
+    }
+    g_array_set_size(to->ids, 0);
+    g_array_set_size(to->labels, 0);
+    g_array_append_vals(to->ids, ids, record->n);
+    g_array_append_vals(to->labels, labels, record->n);
+    to->split = record->split;
+    to->file = file;
+    to->line = record->line;
+}
+
+static void
+labelled_clear(Labelled *labelled)
+{
+    g_clear_pointer(&labelled->ids, g_array_unref);
+    g_clear_pointer(&labelled->labels, g_array_unref);
+}
+
+/* Writes the sample before, now that another's answer is known: its prompt again, and that answer. */
+static gboolean
+write_labelled(Builder *builder, const gint32 *ids, const gint32 *labels, guint n, guint n_prompt,
+               GError **error)
+{
+    Labelled *before = &builder->before;
+    const RpSplit split = {before->ids->len, before->split.answer};
+
+    for (guint i = 0; i < before->split.tokens; i++) {
+        const gint32 id = g_array_index(before->ids, gint32, i);
+        const gint32 label = RP_LABEL_MASKED;
+
+        g_array_append_val(before->ids, id);
+        g_array_append_val(before->labels, label);
+    }
+    g_array_append_vals(before->ids, ids + n_prompt, n - n_prompt);
+    g_array_append_vals(before->labels, labels + n_prompt, n - n_prompt);
+    return rp_cache_writer_add(builder->writer, &g_array_index(before->ids, gint32, 0),
+                               &g_array_index(before->labels, gint32, 0), before->ids->len, split,
+                               before->file, before->line, error);
+}
+
+static gboolean
+write_sample(Builder *builder, const gint32 *ids, const gint32 *labels, const Record *record,
+             guint32 file, GError **error)
+{
+    const RpAnswerKind answer = record->split.answer;
+
+    if (answer != RP_ANSWER_DESIRABLE && answer != RP_ANSWER_UNDESIRABLE)
+        return rp_cache_writer_add(builder->writer, ids, labels, record->n, record->split, file,
+                                   record->line, error);
+    if (builder->n_labelled > 0 &&
+        !write_labelled(builder, ids, labels, record->n, record->split.tokens, error))
+        return FALSE;
+    if (builder->n_labelled++ == 0)
+        labelled_set(&builder->first, ids, labels, record, file);
+    labelled_set(&builder->before, ids, labels, record, file);
+    return TRUE;
+}
+
+/* The last sample of KTO has the first one's answer. */
+static gboolean
+write_last(Builder *builder, GError **error)
+{
+    const Labelled *first = &builder->first;
+
+    if (builder->n_labelled == 0)
+        return TRUE;
+    if (builder->n_labelled == 1)
+        return rp_fail(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_NOTHING,
+                       "expected at least two labelled answers, as the KL term of kto puts one "
+                       "behind the prompt of the other, found one");
+    return write_labelled(builder, &g_array_index(first->ids, gint32, 0),
+                          &g_array_index(first->labels, gint32, 0), first->ids->len,
+                          first->split.tokens, error);
+}
+
 /* Writes the oldest job's samples, once it is done. */
 static gboolean
 write_oldest(Builder *builder, GError **error)
@@ -130,9 +224,8 @@ write_oldest(Builder *builder, GError **error)
 
         if (record->n == 0)
             continue;
-        written = rp_cache_writer_add(builder->writer, &g_array_index(job->ids, gint32, at),
-                                      &g_array_index(job->labels, gint32, at), record->n, job->file,
-                                      record->line, error);
+        written = write_sample(builder, &g_array_index(job->ids, gint32, at),
+                               &g_array_index(job->labels, gint32, at), record, job->file, error);
         at += record->n;
     }
     job_free(job);
@@ -211,6 +304,8 @@ build_all(Builder *builder, RpCacheHeader *header, GError **error)
     while (builder->jobs.length > 0)
         if (!write_oldest(builder, error))
             return FALSE;
+    if (!write_last(builder, error))
+        return FALSE;
     if (rp_cache_writer_n_learned(builder->writer) == 0)
         return rp_fail(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_NOTHING,
                        "expected a sample of which something is learned, found none%s%s",
@@ -257,6 +352,8 @@ rp_samples_build(const RpSamplesBuild *build, const char *path, guint64 key, RpC
     g_queue_clear_full(&builder.jobs, (GDestroyNotify)job_free);
     if (bad != NULL)
         *bad = built && builder.bad != NULL ? g_strdup(builder.bad->message) : NULL;
+    labelled_clear(&builder.first);
+    labelled_clear(&builder.before);
     g_clear_error(&builder.bad);
     g_cond_clear(&builder.finished);
     g_mutex_clear(&builder.lock);

@@ -186,7 +186,7 @@ hash_words(RpCacheWriter *writer, const guint8 *bytes, gsize n)
 
 gboolean
 rp_cache_writer_add(RpCacheWriter *writer, const gint32 *ids, const gint32 *labels, guint32 n,
-                    guint32 file, guint64 line, GError **error)
+                    RpSplit split, guint32 file, guint64 line, GError **error)
 {
     RpCacheHeader *header = &writer->header;
     const gboolean apart = !is_mask(ids, labels, n);
@@ -200,10 +200,18 @@ rp_cache_writer_add(RpCacheWriter *writer, const gint32 *ids, const gint32 *labe
         words[i] = GUINT32_TO_LE((guint32)ids[i] | (masked && !apart ? RP_CACHE_MASKED : 0));
         if (apart)
             words[n + i] = GUINT32_TO_LE(masked ? RP_CACHE_MASKED : (guint32)labels[i]);
-        n_learned += i > 0 && !masked;
+        n_learned += i > 0 && i != split.tokens && !masked;
+    }
+    if (split.tokens > 0) {
+        const guint32 word =
+            GUINT32_TO_LE(split.tokens | (guint32)split.answer << RP_CACHE_ANSWER_SHIFT);
+
+        g_array_append_val(writer->words, word);
+        words = &g_array_index(writer->words, guint32, 0);
     }
     add_number(writer->index, header->n_words, 8);
-    add_number(writer->index, n | (apart ? RP_CACHE_APART : 0), 4);
+    add_number(writer->index,
+               n | (apart ? RP_CACHE_APART : 0) | (split.tokens > 0 ? RP_CACHE_SPLIT : 0), 4);
     add_number(writer->index, file, 4);
     add_number(writer->index, line, 8);
     header->n_samples++;

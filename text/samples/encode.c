@@ -40,6 +40,9 @@ static gboolean
 find_ids(RpJsonPull *pull, gboolean *has_ids)
 {
     static const RpJsonField fields[] = {{"input_ids", note_ids, .null_is_absent = TRUE},
+                                         {"chosen_ids", note_ids, .null_is_absent = TRUE},
+                                         {"rejected_ids", note_ids, .null_is_absent = TRUE},
+                                         {"completion_ids", note_ids, .null_is_absent = TRUE},
                                          {NULL, rp_json_read_ignored}};
 
     *has_ids = FALSE;
@@ -103,16 +106,29 @@ take_weights(const RpChatSample *made, const char *name, guint64 line, GArray *l
     return TRUE;
 }
 
+static const char *
+key_of(RpAnswerKind answer)
+{
+    return answer == RP_ANSWER_CHOSEN     ? "chosen"
+           : answer == RP_ANSWER_REJECTED ? "rejected"
+                                          : "completion";
+}
+
+/* Appends the sample of a record that is text, or of one answer of a preference. */
 static gboolean
-read_text(const RpEncoder *encoder, const char *name, guint64 line, const char *text, gsize length,
-          GArray *ids, GArray *labels, GError **error)
+read_text(const RpEncoder *encoder, RpAnswerKind answer, const char *name, guint64 line,
+          const char *text, gsize length, GArray *ids, GArray *labels, gboolean *desirable,
+          GError **error)
 {
     g_auto(RpChatSample) made = {0};
 
     if (encoder->options.chat == NULL)
-        return rp_samples_fail(name, line, "input_ids, as there is no tokenizer", "another record",
-                               error);
-    if (!rp_chat_sample(encoder->options.chat, name, line + 1, text, length, &made, error))
+        return rp_samples_fail(name, line,
+                               answer == RP_ANSWER_NONE
+                                   ? "input_ids, as there is no tokenizer"
+                                   : "records of ids, as there is no tokenizer",
+                               "another record", error);
+    if (!rp_chat_answer(encoder->options.chat, answer, name, line + 1, text, length, &made, error))
         return FALSE;
     if (made.ids->len == 0)
         return rp_samples_fail(name, line, "a record with a token", "none", error);
@@ -126,17 +142,181 @@ read_text(const RpEncoder *encoder, const char *name, guint64 line, const char *
         g_autofree char *found = g_strdup_printf("%d: the tokenizer is not the model's", id);
         return rp_samples_fail(name, line, expected, found, error);
     }
+    if (!take_weights(&made, name, line, made.labels, error))
+        return FALSE;
+    *desirable = made.desirable;
     g_array_append_vals(ids, made.ids->data, made.ids->len);
     g_array_append_vals(labels, made.labels->data, made.labels->len);
-    return take_weights(&made, name, line, labels, error);
+    return TRUE;
+}
+
+/* ---- preferences ---- */
+
+/* A record of ids: names are those of TRL's columns. */
+typedef struct {
+    const RpIdsReader *reader;
+    GArray *ids[4]; /* gint32: prompt, chosen, rejected, completion */
+    gboolean label;
+} Answers;
+
+static gboolean read_token(RpJsonPull *pull, const RpIdsReader *reader, gboolean is_label,
+                           gint32 *token);
+
+static gboolean
+read_answer_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    Answers *answers = value;
+    gint32 token = 0;
+
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull)) {
+        if (!read_token(pull, answers->reader, FALSE, &token))
+            return FALSE;
+        g_array_append_val(answers->ids[(gsize)field->min], token);
+    }
+    return !pull->failed;
+}
+
+static const RpJsonField answer_fields[] = {
+    {"prompt_ids", read_answer_ids, .min = 0, .null_is_absent = TRUE},
+    {"chosen_ids", read_answer_ids, .min = 1, .null_is_absent = TRUE},
+    {"rejected_ids", read_answer_ids, .min = 2, .null_is_absent = TRUE},
+    {"completion_ids", read_answer_ids, .min = 3, .null_is_absent = TRUE},
+    {"label", rp_json_read_boolean, G_STRUCT_OFFSET(Answers, label), .null_is_absent = TRUE},
+    {NULL, rp_json_read_ignored},
+};
+
+/* Keys that are needed, of pairs and of labelled answers. */
+static const char *const pair_keys[] = {"prompt_ids", "chosen_ids", "rejected_ids", NULL};
+static const char *const labelled_keys[] = {"prompt_ids", "completion_ids", "label", NULL};
+
+/* Appends the prompt, which is not learned, and an answer. */
+static void
+add_answer(const Answers *answers, guint answer, GArray *ids, GArray *labels)
+{
+    const gint32 masked = RP_LABEL_MASKED;
+
+    g_array_append_vals(ids, answers->ids[0]->data, answers->ids[0]->len);
+    for (guint i = 0; i < answers->ids[0]->len; i++)
+        g_array_append_val(labels, masked);
+    g_array_append_vals(ids, answers->ids[answer]->data, answers->ids[answer]->len);
+    g_array_append_vals(labels, answers->ids[answer]->data, answers->ids[answer]->len);
+}
+
+static gboolean
+read_answers(RpJsonPull *pull, gboolean pairs, Answers *answers, GArray *ids, GArray *labels,
+             RpSplit *split)
+{
+    const char *const *keys = pairs ? pair_keys : labelled_keys;
+    RpJsonRecord record;
+
+    if (!rp_json_read_record(pull, answer_fields, G_N_ELEMENTS(answer_fields), answers, &record) ||
+        !rp_json_pull_end(pull))
+        return FALSE;
+    for (guint i = 0; keys[i] != NULL; i++)
+        if (rp_json_record_at(&record, keys[i]) == NULL)
+            return rp_json_record_fail(&record, pull, keys[i],
+                                       pairs ? "prompt_ids, chosen_ids and rejected_ids"
+                                             : "prompt_ids, completion_ids and label");
+    add_answer(answers, pairs ? 1 : 3, ids, labels);
+    split->tokens = pairs ? ids->len : answers->ids[0]->len;
+    split->answer = pairs            ? RP_ANSWER_CHOSEN
+                    : answers->label ? RP_ANSWER_DESIRABLE
+                                     : RP_ANSWER_UNDESIRABLE;
+    if (pairs)
+        add_answer(answers, 2, ids, labels);
+    return TRUE;
+}
+
+static gboolean
+read_answers_of_ids(const RpEncoder *encoder, RpJsonPull *pull, gboolean pairs, GArray *ids,
+                    GArray *labels, RpSplit *split)
+{
+    Answers answers = {.reader = &encoder->ids};
+
+    for (guint i = 0; i < G_N_ELEMENTS(answers.ids); i++)
+        answers.ids[i] = g_array_new(FALSE, FALSE, sizeof(gint32));
+    const gboolean read = read_answers(pull, pairs, &answers, ids, labels, split);
+    for (guint i = 0; i < G_N_ELEMENTS(answers.ids); i++)
+        g_array_unref(answers.ids[i]);
+    return read;
+}
+
+static gboolean
+read_answers_of_text(const RpEncoder *encoder, gboolean pairs, const char *name, guint64 line,
+                     const char *text, gsize length, GArray *ids, GArray *labels, RpSplit *split,
+                     GError **error)
+{
+    gboolean desirable = FALSE;
+
+    if (!read_text(encoder, pairs ? RP_ANSWER_CHOSEN : RP_ANSWER_DESIRABLE, name, line, text,
+                   length, ids, labels, &desirable, error))
+        return FALSE;
+    split->tokens = ids->len;
+    split->answer = pairs       ? RP_ANSWER_CHOSEN
+                    : desirable ? RP_ANSWER_DESIRABLE
+                                : RP_ANSWER_UNDESIRABLE;
+    if (pairs)
+        return read_text(encoder, RP_ANSWER_REJECTED, name, line, text, length, ids, labels,
+                         &desirable, error);
+    for (guint i = ids->len; i-- > 0;)
+        if (g_array_index(labels, gint32, i) != RP_LABEL_MASKED)
+            split->tokens = i;
+    return TRUE;
+}
+
+/* Whether an answer has a token to learn; the first of a document never is. */
+static gboolean
+check_answer(const char *name, guint64 line, RpAnswerKind answer, const GArray *labels, guint from,
+             guint to, GError **error)
+{
+    g_autofree char *expected = g_strdup_printf("tokens of an answer in %s", key_of(answer));
+
+    for (guint i = from + 1; i < to; i++)
+        if (g_array_index(labels, gint32, i) != RP_LABEL_MASKED)
+            return TRUE;
+    return rp_samples_fail(name, line, expected, "none: remove the record, or set skip_bad_samples",
+                           error);
+}
+
+static gboolean
+check_pair(const char *name, guint64 line, const GArray *ids, const GArray *labels,
+           const RpSplit *split, GError **error)
+{
+    const guint n = split->tokens;
+
+    if (!check_answer(name, line, RP_ANSWER_CHOSEN, labels, 0, n, error) ||
+        !check_answer(name, line, RP_ANSWER_REJECTED, labels, n, ids->len, error))
+        return FALSE;
+    return ids->len != 2 * n ||
+           memcmp(ids->data, ids->data + n * sizeof(gint32), n * sizeof(gint32)) != 0 ||
+           rp_samples_fail(name, line, "two answers of different tokens",
+                           "the same twice: remove the record, or set skip_bad_samples", error);
+}
+
+static gboolean
+read_preference(const RpEncoder *encoder, gboolean has_ids, RpJsonPull *pull, const char *name,
+                guint64 line, const char *text, gsize length, GArray *ids, GArray *labels,
+                RpSplit *split, GError **error)
+{
+    const gboolean pairs = rp_objective_info(encoder->options.objective)->has_pairs;
+
+    if (!(has_ids ? read_answers_of_ids(encoder, pull, pairs, ids, labels, split)
+                  : read_answers_of_text(encoder, pairs, name, line, text, length, ids, labels,
+                                         split, error)))
+        return FALSE;
+    return pairs ? check_pair(name, line, ids, labels, split, error)
+                 : check_answer(name, line, RP_ANSWER_DESIRABLE, labels, 0, ids->len, error);
 }
 
 gboolean
 rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const char *text,
-                gsize length, GArray *ids, GArray *labels, GError **error)
+                gsize length, GArray *ids, GArray *labels, RpSplit *split, GError **error)
 {
     RpJsonPull pull, again;
-    gboolean has_ids;
+    RpSplit own = {0};
+    gboolean has_ids, ignored;
 
     g_array_set_size(ids, 0);
     g_array_set_size(labels, 0);
@@ -146,8 +326,18 @@ rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const 
     again = pull;
     if (!find_ids(&pull, &has_ids) || !rp_json_pull_end(&pull))
         return FALSE;
-    return has_ids ? read_sample(encoder, &again, ids, labels)
-                   : read_text(encoder, name, line, text, length, ids, labels, error);
+    if (encoder->options.objective != RP_OBJECTIVE_SFT) {
+        if (!read_preference(encoder, has_ids, &again, name, line, text, length, ids, labels, &own,
+                             error))
+            return FALSE;
+    } else if (!(has_ids ? read_sample(encoder, &again, ids, labels)
+                         : read_text(encoder, RP_ANSWER_NONE, name, line, text, length, ids, labels,
+                                     &ignored, error))) {
+        return FALSE;
+    }
+    if (split != NULL)
+        *split = own;
+    return TRUE;
 }
 
 /* Records of token ids, as Hugging Face datasets write them. */

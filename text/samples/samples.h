@@ -7,6 +7,7 @@
 
 #include <glib.h>
 
+#include "core/catalogue/preference.h"
 #include "core/json/json-record.h"
 #include "text/chat/chat.h"
 
@@ -122,14 +123,20 @@ gboolean rp_records_next(RpRecords *records, GString *text, guint64 *line, gbool
  *   |header|words of sample 0|words of sample 1|...|entry 0|entry 1|...|
  *
  * A word is a token: its id, and RP_CACHE_MASKED if it is not learned. A sample whose labels are
- * neither its ids nor masked has its labels behind its ids, as words too. All little-endian. A file
- * is whole or not there: it is written under another name.
+ * neither its ids nor masked has its labels behind its ids, as words too. A preference has one word
+ * more behind these: tokens of its first document and, in the upper bits, that document's kind. All
+ * little-endian. A file is whole or not there: it is written under another name.
  */
 
 #define RP_CACHE_MASKED 0x80000000u
 #define RP_CACHE_HEADER_BYTES 128
 #define RP_CACHE_ENTRY_BYTES 24
-#define RP_CACHE_APART 0x80000000u /* in n_tokens of an entry: labels stand behind the ids */
+/* In n_tokens of an entry: labels stand behind the ids; a word for the documents of a preference stands
+ * behind these. */
+#define RP_CACHE_APART 0x80000000u
+#define RP_CACHE_SPLIT 0x40000000u
+#define RP_CACHE_FLAGS (RP_CACHE_APART | RP_CACHE_SPLIT)
+#define RP_CACHE_ANSWER_SHIFT 28 /* of the kind in that word */
 
 typedef struct {
     guint64 magic; /* "rpsample" */
@@ -174,8 +181,9 @@ RpCacheWriter *rp_cache_writer_new(const char *path, guint64 key, guint mode,
 void rp_cache_writer_free(RpCacheWriter *writer);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpCacheWriter, rp_cache_writer_free)
 
+/* A sample of @n tokens of a line of a file. Errors: G_FILE_ERROR */
 gboolean rp_cache_writer_add(RpCacheWriter *writer, const gint32 *ids, const gint32 *labels,
-                             guint32 n, guint32 file, guint64 line,
+                             guint32 n, RpSplit split, guint32 file, guint64 line,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Targets of all that was added. */
@@ -192,8 +200,9 @@ gboolean rp_cache_writer_finish(RpCacheWriter *writer, guint64 n_skipped, RpCach
  */
 
 typedef struct {
-    const RpChat *chat; /* %NULL: records of ids alone */
-    guint vocabulary;   /* the model's: ids are less than this */
+    const RpChat *chat;    /* %NULL: records of ids alone */
+    guint vocabulary;      /* the model's: ids are less than this */
+    RpObjective objective; /* preferences have records of their own */
 } RpEncoderOptions;
 
 typedef struct _RpEncoder RpEncoder;
@@ -212,11 +221,13 @@ gboolean rp_record_needs_tokenizer(const char *text, gsize length);
  * @line: lines of the file before the record
  * @ids: (element-type gint32): set to the sample's, at least one
  * @labels: (element-type gint32): as many, each the id or RP_LABEL_MASKED
+ * @split: (out) (nullable): of pairs, two documents; of KTO only the first of these, whose prompt has @split's tokens:
+ *   the other needs another record's answer
  *
  * From any thread. Errors: RP_SAMPLES_ERROR_RECORD with line and column; those of rp_chat_sample()
  */
 gboolean rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const char *text,
-                         gsize length, GArray *ids, GArray *labels,
+                         gsize length, GArray *ids, GArray *labels, RpSplit *split,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /*
@@ -225,7 +236,8 @@ gboolean rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 lin
  *   caller    |read records of job 4|write samples of job 2|read ...
  *   threads   |encode job 2| |encode job 3|
  *
- * Jobs are written in the order in which they were read: the file does not depend on the threads.
+ * Jobs are written in the order in which they were read: the file does not depend on the threads. A sample of KTO is
+ * written once the next one's answer is known; the last has that of the first.
  */
 
 /* @done and @total: bytes of the files, as they are on the disk. Returns: whether to go on */
