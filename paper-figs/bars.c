@@ -57,7 +57,8 @@ published_ratio(const RpTable *table, const char *schedule, const char *model, g
  * @objective, with its round in @options. Records the command. */
 static RpPaperRun *
 simulate_model(RpPaper *paper, const RpPaperModel *model, const char *published,
-               RpObjective objective, RpPlanOptions *options, GPtrArray *commands, GError **error)
+               RpPartitionObjective objective, RpPlanOptions *options, GPtrArray *commands,
+               GError **error)
 {
     const RpProfile *profile = rp_paper_profile(paper, model->name, error);
     g_autofree char *file = rp_paper_profile_path(paper, model->name);
@@ -112,7 +113,7 @@ rp_paper_figure_15_published(RpPaper *paper, const char *name, GPtrArray *figure
             options.round = RP_PAPER_ROUND;
             g_autoptr(RpPaperRun) run =
                 simulate_model(paper, model, rp_table_text(table, row, "partition"),
-                               RP_OBJECTIVE_PAPER, &options, commands, error);
+                               RP_PARTITION_PAPER, &options, commands, error);
             if (run == NULL)
                 return FALSE;
             add_run(chart, model->trained, series[s].label, run, series[s].async,
@@ -183,7 +184,7 @@ rp_paper_figure_15(RpPaper *paper, const char *name, GPtrArray *figures, GError 
             if (!paper_options(series[s].schedule, series[s].async, searched[which].recompute,
                                &options, error))
                 return FALSE;
-            g_autoptr(RpPaperRun) run = simulate_model(paper, model, NULL, RP_OBJECTIVE_SIMULATED,
+            g_autoptr(RpPaperRun) run = simulate_model(paper, model, NULL, RP_PARTITION_SIMULATED,
                                                        &options, commands, error);
             if (run == NULL)
                 return FALSE;
@@ -288,7 +289,7 @@ rp_paper_figure_3(RpPaper *paper, const char *name, GPtrArray *figures, GError *
                 return FALSE;
             const char *published =
                 row == RP_TABLE_NONE ? NULL : rp_table_text(table, row, "partition");
-            g_autoptr(RpPaperRun) run = simulate_model(paper, model, published, RP_OBJECTIVE_PAPER,
+            g_autoptr(RpPaperRun) run = simulate_model(paper, model, published, RP_PARTITION_PAPER,
                                                        &options, commands, error);
             if (run == NULL)
                 return FALSE;

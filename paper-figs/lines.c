@@ -27,7 +27,7 @@ partition_of(const RpProfile *profile, const char *model, const RpPlanOptions *o
 
     if (row != RP_TABLE_NONE)
         return rp_paper_parse_partition(profile, rp_table_text(table, row, "partition"), error);
-    return rp_partition_choose(profile, options, RP_OBJECTIVE_PAPER, 0,
+    return rp_partition_choose(profile, options, RP_PARTITION_PAPER, 0,
                                rp_profile_plan_bytes(profile), NULL, error);
 }
 

@@ -24,9 +24,9 @@ rp_paper_balance(RpPaper *paper, const char *name, GPtrArray *figures, GError **
     if (profile == NULL || options.schedule == NULL)
         return FALSE;
     g_autoptr(RpPartition) by_paper =
-        rp_paper_partition(paper, model, &options, RP_OBJECTIVE_PAPER, error);
+        rp_paper_partition(paper, model, &options, RP_PARTITION_PAPER, error);
     g_autoptr(RpPartition) simulated =
-        by_paper != NULL ? rp_paper_partition(paper, model, &options, RP_OBJECTIVE_SIMULATED, error)
+        by_paper != NULL ? rp_paper_partition(paper, model, &options, RP_PARTITION_SIMULATED, error)
                          : NULL;
     if (simulated == NULL)
         return FALSE;
@@ -162,7 +162,7 @@ add_bar(RpPaper *paper, RpBarChart *chart, const RpPaperModel *model, guint s, G
     if (profile == NULL)
         return FALSE;
     g_autoptr(RpPartition) partition =
-        rp_paper_partition(paper, model->name, &options, RP_OBJECTIVE_SIMULATED, error);
+        rp_paper_partition(paper, model->name, &options, RP_PARTITION_SIMULATED, error);
     if (partition == NULL)
         return FALSE;
     g_autoptr(RpPaperRun) run = rp_paper_simulate(profile, file, partition, &options, 0, error);

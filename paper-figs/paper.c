@@ -129,7 +129,7 @@ rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
 
 /* Everything that a search depends on: recipes that ask for the same share its result. */
 static char *
-key_of(const char *model, const RpPlanOptions *options, RpObjective objective)
+key_of(const char *model, const RpPlanOptions *options, RpPartitionObjective objective)
 {
     const gboolean dispatched = options->schedule->dispatched;
     return g_strdup_printf("%s %s %u %u %u %d %d %d %d", model, options->schedule->name,
@@ -154,8 +154,8 @@ await_chosen(RpPaper *paper, const char *key)
 }
 
 RpPartition *
-rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options, RpObjective objective,
-                   GError **error)
+rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options,
+                   RpPartitionObjective objective, GError **error)
 {
     const RpProfile *profile = rp_paper_profile(paper, model, error);
     g_autofree char *key = key_of(model, options, objective);

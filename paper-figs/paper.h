@@ -51,7 +51,7 @@ GPtrArray *rp_paper_measured(const RpPaper *paper, const char *file,
 
 /* rp_partition_choose() for @options, found once for each model and options. (transfer full) */
 RpPartition *rp_paper_partition(RpPaper *paper, const char *model, RpPlanOptions *options,
-                                RpObjective objective, GError **error);
+                                RpPartitionObjective objective, GError **error);
 
 /* "7*4|0,3*8,2*2" or "4*8", as the published table writes partitions. (transfer full) */
 RpPartition *rp_paper_parse_partition(const RpProfile *profile, const char *text,

@@ -189,7 +189,7 @@ every_schedule(const RpPaper *paper, const char *name, const char *title,
         gboolean one = !options.schedule->looped && options.schedule->stages_per_gpu <= 1;
         g_autoptr(RpPartition) partition =
             options.schedule->dispatched
-                ? rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0, 0,
+                ? rp_partition_choose(profile, &options, RP_PARTITION_SIMULATED, 0, 0,
                                       &options.round, error)
                 : rp_paper_parse_partition(profile, one ? "2*4" : "1*8", error);
         if (partition == NULL)

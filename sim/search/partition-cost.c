@@ -351,11 +351,12 @@ choose_simulated(const RpDispatchedSearch *search, guint *round)
 }
 
 static RpPartition *
-choose_dispatched(RpDispatchedSearch *search, RpObjective objective, guint *round, GError **error)
+choose_dispatched(RpDispatchedSearch *search, RpPartitionObjective objective, guint *round,
+                  GError **error)
 {
     g_autoptr(RpPartition) paper = choose_paper(search, error);
 
-    if (paper == NULL || objective == RP_OBJECTIVE_PAPER)
+    if (paper == NULL || objective == RP_PARTITION_PAPER)
         return g_steal_pointer(&paper);
     search->start = paper;
     set_least_slots(search);
@@ -404,8 +405,8 @@ slice_profile(const RpProfile *profile, guint K)
 
 /* Slices count as micro-batches, of one round where none is asked for. */
 static RpPartition *
-choose_sliced(const RpProfile *profile, const RpPlanOptions *options, RpObjective objective,
-              guint64 memory_bytes, guint round, GError **error)
+choose_sliced(const RpProfile *profile, const RpPlanOptions *options,
+              RpPartitionObjective objective, guint64 memory_bytes, guint round, GError **error)
 {
     const guint K = rp_plan_slices(options);
     g_autoptr(RpProfile) sliced = slice_profile(profile, K);
@@ -419,8 +420,9 @@ choose_sliced(const RpProfile *profile, const RpPlanOptions *options, RpObjectiv
 }
 
 RpPartition *
-rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpObjective objective,
-                    guint n_stages, guint64 memory_bytes, guint *round, GError **error)
+rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options,
+                    RpPartitionObjective objective, guint n_stages, guint64 memory_bytes,
+                    guint *round, GError **error)
 {
     guint chosen = options->round != 0 ? options->round : rp_plan_whole_round(options);
     RpPartition *partition;
@@ -442,7 +444,7 @@ rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options, RpOb
             .profile = profile, .options = *options, .n_stages = n_stages};
 
         chosen = options->micro_batches;
-        partition = objective == RP_OBJECTIVE_PAPER ? rp_partition_min_max(profile, most, error)
+        partition = objective == RP_PARTITION_PAPER ? rp_partition_min_max(profile, most, error)
                                                     : rp_search_bound(&search, error);
     }
     if (partition != NULL && round != NULL)

@@ -12,7 +12,7 @@
 #include "core/trace/trace.h"
 #include "sim/steady-window.h"
 
-typedef enum { RP_OBJECTIVE_SIMULATED, RP_OBJECTIVE_PAPER } RpObjective;
+typedef enum { RP_PARTITION_SIMULATED, RP_PARTITION_PAPER } RpPartitionObjective;
 
 /**
  * rp_partition_choose:
@@ -32,8 +32,9 @@ typedef enum { RP_OBJECTIVE_SIMULATED, RP_OBJECTIVE_PAPER } RpObjective;
  * Errors: RP_PARTITION_ERROR_*, RP_SCHEDULE_ERROR_SHAPE
  */
 RpPartition *rp_partition_choose(const RpProfile *profile, const RpPlanOptions *options,
-                                 RpObjective objective, guint n_stages, guint64 memory_bytes,
-                                 guint *round, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+                                 RpPartitionObjective objective, guint n_stages,
+                                 guint64 memory_bytes, guint *round,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_partition_bound_ns:

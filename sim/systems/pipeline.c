@@ -104,7 +104,7 @@ mobius_time(const RpSystemJob *job, RpSystemTime *time, RpSystemMemory *memory, 
         return FALSE;
     g_autoptr(RpProfile) profile = rp_system_scaled(job);
     g_autoptr(RpPartition) partition =
-        rp_partition_choose(profile, &options, RP_OBJECTIVE_PAPER, 0, 0, NULL, error);
+        rp_partition_choose(profile, &options, RP_PARTITION_PAPER, 0, 0, NULL, error);
 
     if (partition == NULL ||
         !rp_system_pipeline(profile, "mobius", partition, gpus, pass, time, error))
@@ -166,7 +166,7 @@ run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *
     if (options.schedule == NULL)
         return FALSE;
     g_autoptr(RpPartition) partition =
-        rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0, job->server->gpu_bytes,
+        rp_partition_choose(profile, &options, RP_PARTITION_SIMULATED, 0, job->server->gpu_bytes,
                             &options.round, error);
     if (partition == NULL)
         return FALSE;

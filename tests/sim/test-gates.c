@@ -58,7 +58,7 @@ simulate_profile(Fixture *f, const char *file, const char *name, RpFidelity fide
 
     rp_assert_no_error(f->error);
     g_autoptr(RpPartition) partition =
-        rp_must(rp_partition_choose, profile, &options, RP_OBJECTIVE_PAPER, 0, 0, &options.round);
+        rp_must(rp_partition_choose, profile, &options, RP_PARTITION_PAPER, 0, 0, &options.round);
     f->machine = rp_machine_from_profile(profile);
     f->plan = rp_must(rp_plan_make, profile, partition, &options, 2);
     simulate(f);

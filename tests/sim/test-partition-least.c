@@ -117,7 +117,7 @@ RP_TEST(no_partition_needs_less_device_memory)
 
 /* With @bytes of memory: what a plan of the chosen partition takes, or 0. */
 static guint64
-chosen_bytes(const RpProfile *profile, guint gpus, RpObjective objective, guint64 bytes)
+chosen_bytes(const RpProfile *profile, guint gpus, RpPartitionObjective objective, guint64 bytes)
 {
     const RpPlanOptions options = {
         .schedule = rp_schedule_find("roundpipe", NULL),
@@ -150,7 +150,8 @@ RP_TEST(a_partition_is_found_wherever_one_fits)
         g_autoptr(RpProfile) profile = network_of(rand, 1 + i % 4);
         profile->constant_bytes = CONSTANTS;
         g_autoptr(RpPartition) least = rp_partition_least(profile);
-        const RpObjective objective = i % 2 == 0 ? RP_OBJECTIVE_SIMULATED : RP_OBJECTIVE_PAPER;
+        const RpPartitionObjective objective =
+            i % 2 == 0 ? RP_PARTITION_SIMULATED : RP_PARTITION_PAPER;
         const guint gpus = 1 + i % 3;
         /* slots of unlike neighbours may need less than it does */
         const guint64 bytes = rp_plan_dispatched_gpu_bytes(profile, least, FALSE, gpus);
@@ -180,9 +181,9 @@ RP_TEST(every_device_runs_the_whole_model_where_it_fits)
         };
         guint round = 0;
         g_autoptr(RpPartition) whole = rp_partition_choose(
-            profile, &options, RP_OBJECTIVE_SIMULATED, 0, (guint64)100 << 30, &round, NULL);
+            profile, &options, RP_PARTITION_SIMULATED, 0, (guint64)100 << 30, &round, NULL);
         g_autoptr(RpPartition) parts = rp_partition_choose(
-            profile, &options, RP_OBJECTIVE_SIMULATED, 0, (guint64)24 << 30, &round, NULL);
+            profile, &options, RP_PARTITION_SIMULATED, 0, (guint64)24 << 30, &round, NULL);
 
         assert_int_equal(whole->n_forward, 0);
         assert_int_equal(whole->n_backward, 1);

@@ -489,7 +489,7 @@ RP_TEST_OF(finds_a_partition_for_the_slots_of_a_file, Fixture *f)
     const RpPlanOptions options = {.schedule = f->given, .gpus = 2, .micro_batches = 2, .round = 2};
 
     f->partition =
-        rp_must(rp_partition_choose, f->profile, &options, RP_OBJECTIVE_SIMULATED, 0, 0, &round);
+        rp_must(rp_partition_choose, f->profile, &options, RP_PARTITION_SIMULATED, 0, 0, &round);
     assert_int_equal(f->partition->n_forward, 2);
     assert_int_equal(f->partition->n_backward, 3);
     f->plans[0] = rp_must(rp_plan_make, f->profile, f->partition, &options, 1);

@@ -36,7 +36,7 @@ chosen_ns(const RpProfile *profile, const RpPlanOptions *options, guint n_stages
 {
     guint round = 0;
     g_autoptr(RpPartition) partition =
-        rp_must(rp_partition_choose, profile, options, RP_OBJECTIVE_SIMULATED, n_stages,
+        rp_must(rp_partition_choose, profile, options, RP_PARTITION_SIMULATED, n_stages,
                 profile->gpu_memory_bytes, &round);
 
     return simulated_ns(profile, options, partition, round);
@@ -144,7 +144,7 @@ full_partitions_are_compared_by_the_iteration_that_is_reported(void **state)
                              .fidelity = RP_FIDELITY_FULL,
                              .early_steps = RP_EARLY_AUTO};
     g_autoptr(RpPartition) partition =
-        rp_must(rp_partition_choose, profile, &options, RP_OBJECTIVE_SIMULATED, 0,
+        rp_must(rp_partition_choose, profile, &options, RP_PARTITION_SIMULATED, 0,
                 profile->gpu_memory_bytes, &options.round);
 
     g_autoptr(RpPlan) plan = rp_must(rp_plan_make, profile, partition, &options, 3);
@@ -251,7 +251,7 @@ compute_finds_rounds_of_fewer_slots_than_devices(void **state)
     /* a model of which it is not known what fits is divided */
     options.fidelity = RP_FIDELITY_COMPUTE;
     g_autoptr(RpPartition) divided =
-        rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0, 0, &round, NULL);
+        rp_partition_choose(profile, &options, RP_PARTITION_SIMULATED, 0, 0, &round, NULL);
 
     assert_true(divided->n_forward + divided->n_backward >= 4);
 }
@@ -281,10 +281,10 @@ finds_the_same_twice(void **state)
             .schedule = rp_schedule_find(schedules[i], NULL), .gpus = 4, .micro_batches = 8};
         guint round[2] = {0};
         g_autoptr(RpPartition) first =
-            rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0,
+            rp_partition_choose(profile, &options, RP_PARTITION_SIMULATED, 0,
                                 profile->gpu_memory_bytes, &round[0], NULL);
         g_autoptr(RpPartition) second =
-            rp_partition_choose(profile, &options, RP_OBJECTIVE_SIMULATED, 0,
+            rp_partition_choose(profile, &options, RP_PARTITION_SIMULATED, 0,
                                 profile->gpu_memory_bytes, &round[1], NULL);
 
         assert_int_equal(round[0], round[1]);
