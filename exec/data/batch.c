@@ -345,6 +345,24 @@ rp_batch_cut_first(guint32 first, guint64 n_tokens, guint32 length)
     return second <= length / 2 ? (guint32)(length - second) : length / 2;
 }
 
+static gboolean
+is_learned(const gint32 *labels, guint64 from, guint64 n)
+{
+    for (guint64 t = from + 1; t < from + n; t++)
+        if (labels[t] != RP_LABEL_MASKED)
+            return TRUE;
+    return FALSE;
+}
+
+gboolean
+rp_batch_cut_is_learned(const RpSample *sample, guint32 length)
+{
+    const guint32 first = rp_batch_cut_first(sample->split.tokens, sample->n_tokens, length);
+
+    return is_learned(sample->labels, 0, first) &&
+           is_learned(sample->labels, sample->split.tokens, MIN(length, sample->n_tokens) - first);
+}
+
 /* Both documents of a preference. Returns: targets */
 static guint64
 fill_pair(RpBatcher *batcher, RpTokenBatch *batch, const RpSample *sample, gsize first,
@@ -531,6 +549,8 @@ fill(RpBatcher *batcher, RpTokenBatch *batch, const GArray *placed, GError **err
         pad_row(batcher, batch, row);
     if (batch->packed)
         set_starts(batch, placed, batcher->splits, first_row);
+    if (batch->preference && rp_dataset_references(batcher->dataset) != NULL)
+        rp_token_batch_set_references(batch, rp_dataset_references(batcher->dataset));
     return TRUE;
 }
 

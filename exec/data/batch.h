@@ -119,6 +119,9 @@ void rp_token_batch_get_references(const RpTokenBatch *batch, float *references)
  */
 guint32 rp_batch_cut_first(guint32 first, guint64 n_tokens, guint32 length);
 
+/* Whether each of two documents that are cut so has something to learn. @sample: all of it */
+gboolean rp_batch_cut_is_learned(const RpSample *sample, guint32 length);
+
 typedef struct _RpBatcher RpBatcher;
 
 /**

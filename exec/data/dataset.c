@@ -22,7 +22,8 @@ struct _RpDataset {
     guint64 n_samples;
     guint vocabulary;
     RpFingerprints fingerprints;
-    guint32 *lengths; /* %NULL before a check */
+    guint32 *lengths;  /* %NULL before a check */
+    float *references; /* [n_samples][2]; or %NULL */
 };
 
 RpDataset *
@@ -56,6 +57,7 @@ rp_dataset_free(RpDataset *dataset)
         return;
     dataset->ops->free(dataset->source);
     g_free(dataset->lengths);
+    g_free(dataset->references);
     g_free(dataset->name);
     g_free(dataset);
 }
@@ -99,6 +101,23 @@ rp_dataset_check_unchanged(const RpDataset *dataset, GError **error)
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
     return rp_data_bytes_check_unchanged(dataset->ops->bytes(dataset->source), error);
+}
+
+void
+rp_dataset_set_references(RpDataset *dataset, float *references)
+{
+    g_return_if_fail(dataset != NULL);
+
+    g_free(dataset->references);
+    dataset->references = references;
+}
+
+const float *
+rp_dataset_references(const RpDataset *dataset)
+{
+    g_return_val_if_fail(dataset != NULL, NULL);
+
+    return dataset->references;
 }
 
 guint

@@ -126,6 +126,12 @@ RpFingerprints rp_dataset_fingerprint(const RpDataset *dataset);
 gboolean rp_dataset_check_unchanged(const RpDataset *dataset,
                                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* @references: (transfer full): [samples][2], a reference's log-probabilities of the documents of preferences: a batcher
+ * puts them into its batches */
+void rp_dataset_set_references(RpDataset *dataset, float *references);
+/* Returns: (nullable): there are none */
+const float *rp_dataset_references(const RpDataset *dataset);
+
 /* Returns which of its files a sample is in. */
 guint rp_dataset_file(const RpDataset *dataset, guint64 index);
 
