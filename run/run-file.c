@@ -224,6 +224,9 @@ check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
     const gboolean rank = run->lora.rank > 0, start = run->lora.start != NULL;
     const gboolean data = run->eval.data != NULL, split = run->eval.split > 0;
     const gboolean steps = run->optimizer.warmup_steps > 0, ratio = run->optimizer.warmup_ratio > 0;
+    const RpObjective objective = (RpObjective)run->objective;
+    const RpObjectiveInfo *info = rp_objective_info(objective);
+    const gboolean preference = objective != RP_OBJECTIVE_SFT;
     const struct {
         gboolean wrong;
         const char *keys, *problem;
@@ -241,6 +244,27 @@ check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
         {data && split, "eval.split", "expected eval.data or a share of data, found both"},
         {steps && ratio, "optimizer.warmup_ratio",
          "expected warmup_steps or a share of the steps, found both"},
+        {!preference, "beta reference sft_weight simpo_gamma desirable_weight undesirable_weight",
+         "expected an objective of preferences (dpo) beside it, found sft"},
+        {preference && !info->has_reference, "reference",
+         "expected it for dpo, ipo or kto, found an objective that has no reference"},
+        {preference && objective != RP_OBJECTIVE_SIMPO, "simpo_gamma",
+         "expected objective: simpo beside it, found another"},
+        {preference && objective != RP_OBJECTIVE_KTO, "desirable_weight undesirable_weight",
+         "expected objective: kto beside it, found another"},
+        {preference && !info->has_smoothing && run->label_smoothing > 0, "label_smoothing",
+         "expected it for sft, dpo or simpo, found another objective"},
+        {preference && run->label_smoothing >= 0.5, "label_smoothing",
+         "expected less than 0.5, a share of pairs that are labelled the wrong way round"},
+        {preference && run->loss != NULL, "loss",
+         "expected it for objective: sft, found an objective that is a loss of its own"},
+        {preference && run->train_on == RP_TRAIN_ON_ALL, "train_on",
+         "expected assistant or last, as a preference is between answers, found all"},
+        {preference && run->packing_choice == 1, "packing",
+         "expected true or auto, as both answers of a preference share a sequence, found false"},
+        {run->reference_choice == RP_REFERENCE_ADAPTERS && !rank && !start, "reference",
+         "expected copy or precomputed, as there are no adapters without lora.rank, found "
+         "adapters"},
     };
 
     for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -254,6 +278,36 @@ check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
         }
     }
     return TRUE;
+}
+
+/* Numbers that are not given are those of the objective; the reference is that which costs least. */
+static void
+resolve_preference(const RpRunValues *values, RpRunSpec *run)
+{
+    const RpPreference usual = rp_preference_default((RpObjective)run->objective);
+    RpPreference *preference = &run->preference;
+    const struct {
+        const char *key;
+        double *value, usual;
+    } rows[] = {{"beta", &preference->beta, usual.beta},
+                {"sft_weight", &preference->sft_weight, usual.sft_weight},
+                {"simpo_gamma", &preference->gamma, usual.gamma},
+                {"desirable_weight", &preference->desirable_weight, usual.desirable_weight},
+                {"undesirable_weight", &preference->undesirable_weight, usual.undesirable_weight}};
+
+    preference->objective = (RpObjective)run->objective;
+    for (gsize i = 0; i < G_N_ELEMENTS(rows); i++)
+        if (rp_run_values_find(values, rows[i].key)->text == NULL)
+            *rows[i].value = rows[i].usual;
+    if (preference->objective == RP_OBJECTIVE_SFT)
+        return;
+    preference->label_smoothing = run->label_smoothing;
+    run->label_smoothing = 0; /* of targets there is none */
+    if (rp_objective_info(preference->objective)->has_reference)
+        preference->reference = run->reference_choice != RP_REFERENCE_NONE
+                                    ? (RpReference)run->reference_choice
+                                : run->lora.rank > 0 ? RP_REFERENCE_ADAPTERS
+                                                     : RP_REFERENCE_PRECOMPUTED;
 }
 
 /* Blocks at either end. */
@@ -294,6 +348,7 @@ resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
         !check_dispatch(values, schedule, run, error) ||
         !resolve_round(values, schedule, run, error))
         return FALSE;
+    resolve_preference(values, run);
     rp_run_value_set(async, run->async ? "true" : "false", async->place, async->from_set);
     if (run->given_stages)
         rp_run_value_set(rp_run_values_find(values, "partition"), NULL, NULL, FALSE);

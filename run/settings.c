@@ -10,6 +10,7 @@
 #include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/catalogue/lora.h"
+#include "core/catalogue/preference.h"
 #include "core/lowbit/lowbit.h"
 #include "core/schedules/schedule.h"
 #include "run/model.h"
@@ -79,6 +80,18 @@ static const RpSettingChoice learned[] = {{"assistant", RP_TRAIN_ON_ASSISTANT},
                                           {"last", RP_TRAIN_ON_LAST},
                                           {"all", RP_TRAIN_ON_ALL},
                                           {NULL}};
+static const RpSettingChoice objectives[] = {{"sft", RP_OBJECTIVE_SFT},
+                                             {"dpo", RP_OBJECTIVE_DPO},
+                                             {"ipo", RP_OBJECTIVE_IPO},
+                                             {"orpo", RP_OBJECTIVE_ORPO},
+                                             {"simpo", RP_OBJECTIVE_SIMPO},
+                                             {"kto", RP_OBJECTIVE_KTO},
+                                             {NULL}};
+static const RpSettingChoice references[] = {{"auto", RP_REFERENCE_NONE},
+                                             {"adapters", RP_REFERENCE_ADAPTERS},
+                                             {"copy", RP_REFERENCE_COPY},
+                                             {"precomputed", RP_REFERENCE_PRECOMPUTED},
+                                             {NULL}};
 static const RpSettingChoice rates[] = {{"cosine", RP_LEARNING_RATE_COSINE},
                                         {"linear", RP_LEARNING_RATE_LINEAR},
                                         {"constant", RP_LEARNING_RATE_CONSTANT},
@@ -124,6 +137,31 @@ static const RpSetting settings[] = {
     {"skip_bad_samples", CHOICE(skip_bad_samples, booleans), .initial = "false",
      .others = "skip_invalid ignore_errors",
      .help = "leaves records out that no sample can be made of, and counts them"},
+    {"objective", CHOICE(objective, objectives), .initial = "sft",
+     .others = "rl rl_type loss_type pref_loss stage training_type rlhf_type",
+     .help = "sft: answers are imitated; dpo, ipo, orpo, simpo: the chosen answer of a pair is "
+             "preferred to the rejected one; kto: answers with a label (preference.md)"},
+    {"beta", NUMBER(preference.beta, 1e-6, 1e6), .unset = "0.1",
+     .others = "pref_beta rl_beta dpo_beta kto_beta simpo_beta orpo_alpha orpo_lambda",
+     .help = "preferences: how near the model stays to the reference; orpo: weight of the odds "
+             "ratio; ipo: 1 / (2 beta) is the margin"},
+    {"reference", CHOICE(reference_choice, references), .unset = "auto",
+     .others = "ref_model ref_model_name_or_path precompute_ref_log_probs reference_free",
+     .help = "dpo, ipo, kto: adapters: the model without its adapters; copy: its first weights, "
+             "held on the host; precomputed: log-probabilities of the first weights, kept beside "
+             "the data; auto: adapters for LoRA, else precomputed"},
+    {"sft_weight", .expert = TRUE, NUMBER(preference.sft_weight, 0, 1000),
+     .unset = "1 for orpo, else 0", .others = "rpo_alpha pref_ftx cpo_alpha dpo_ftx",
+     .help = "preferences: weight of the loss of imitating chosen answers, beside the other"},
+    {"simpo_gamma", .expert = TRUE, NUMBER(preference.gamma, 0, 1000), .unset = "0.5",
+     .others = "gamma simpo_gamma_beta_ratio",
+     .help = "simpo: margin by which the chosen answer is to win"},
+    {"desirable_weight", .expert = TRUE, NUMBER(preference.desirable_weight, 0, 1000), .unset = "1",
+     .others = "kto_chosen_weight kto_desirable_weight",
+     .help = "kto: weight of the loss of desirable answers"},
+    {"undesirable_weight", .expert = TRUE, NUMBER(preference.undesirable_weight, 0, 1000),
+     .unset = "1", .others = "kto_rejected_weight kto_undesirable_weight",
+     .help = "kto: weight of the loss of undesirable answers"},
     {"output", TEXT(output), .required = TRUE, .others = "output_dir",
      .help = "directory of the results; made if it is missing"},
     {"devices", TEXT(devices), .initial = "host:1", .flag = "--gpus",
@@ -259,7 +297,8 @@ static const RpSetting settings[] = {
      .help = "the loss: cross_entropy, or the name of one that a program adds (library.md)"},
     {"label_smoothing", .expert = TRUE, NUMBER(label_smoothing, 0, 1), .below = TRUE,
      .initial = "0", .others = "label_smoothing_factor",
-     .help = "share of each target that is spread evenly over the vocabulary while training"},
+     .help = "share of each target that is spread evenly over the vocabulary while training; dpo, "
+             "simpo: share of pairs that are taken to be labelled the wrong way round"},
     {"router_aux_loss_coef", .expert = TRUE, NUMBER(router_aux_loss, 0, 1000),
      .unset = "the model's, where its config has output_router_logits; else 0",
      .others = "moe_aux_loss_coef moe_aux_loss_coeff output_router_logits aux_loss_alpha",

@@ -10,6 +10,7 @@
 
 #include "core/base/dtype.h"
 #include "core/catalogue/catalogue.h"
+#include "core/catalogue/preference.h"
 #include "core/plan/planner.h"
 #include "exec/device/device.h"
 #include "exec/optim/rules.h"
@@ -123,6 +124,9 @@ typedef struct {
     int skip_bad_samples;
     int train_on; /* RpTrainOn */
     char *chat_template;
+    int objective;        /* RpObjective */
+    int reference_choice; /* RpReference; RP_REFERENCE_NONE = what suits the run */
+    RpPreference preference;
     char *output;
     char *devices;
     int dtype_choice; /* RpDtype + 1; 0 = the model's */

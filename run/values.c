@@ -78,8 +78,8 @@ explain_foreign(const char *key)
         const char *keys; /* with spaces around each */
         const char *text;
     } rows[] = {
-        {" rl rl_beta dpo_beta kto_beta pref_beta pref_loss stage reward_model ",
-         "models are trained on texts and chats; preference training (DPO, KTO, PPO) is not here"},
+        {" reward_model reward_funcs num_generations vllm_mode ",
+         "models learn from data alone; learning from rewards (PPO, GRPO) is not here"},
         {" deepspeed fsdp fsdp_config ddp_timeout ddp_find_unused_parameters ",
          "leave it out: the plan divides the model over the GPUs that devices names"},
         {" trust_remote_code model_type tokenizer_type tokenizer special_tokens "

@@ -136,6 +136,8 @@ make_key(const RpSamplesSource *source, char *const *files, const RpChat *chat, 
     }
     add_to_key(key, source->config->vocab);
     add_to_key(key, source->run->skip_bad_samples != 0);
+    if (source->run->objective != RP_OBJECTIVE_SFT) /* samples of pairs, or of labelled answers */
+        add_to_key(key, rp_objective_info((RpObjective)source->run->objective)->has_pairs);
     if (chat == NULL)
         return TRUE;
     g_autofree char *tokenizer = g_build_filename(source->model, "tokenizer.json", NULL);
@@ -216,7 +218,8 @@ open_cache(const RpSamplesSource *source, char *const *files, gboolean texts,
 {
     g_autoptr(RpTokenizer) tokenizer = NULL;
     g_autoptr(RpChat) chat = NULL;
-    RpEncoderOptions options = {.vocabulary = source->config->vocab};
+    RpEncoderOptions options = {.vocabulary = source->config->vocab,
+                                .objective = (RpObjective)source->run->objective};
     guint64 key;
 
     if (texts) {
@@ -373,7 +376,8 @@ static RpDataset *
 open_files(const RpSamplesSource *source, char *const *files, gboolean weighed,
            const RpRunEvents *events, RpRunSamples *samples, GError **error)
 {
-    const gboolean one = files[1] == NULL && !weighed;
+    const gboolean preference = source->run->objective != RP_OBJECTIVE_SFT;
+    const gboolean one = files[1] == NULL && !weighed && !preference;
     g_autofree char *hint = rp_records_can_read(files[0]) ? NULL : rp_records_hint(files[0]);
     gboolean texts = FALSE;
 
@@ -382,6 +386,16 @@ open_files(const RpSamplesSource *source, char *const *files, gboolean weighed,
 
         g_set_error(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
                     "%s: expected a .jsonl, .json or .csv file; %s", shown, hint);
+        return NULL;
+    }
+    if (preference && !rp_records_can_read(files[0])) {
+        g_autofree char *shown = rp_display_name(files[0]);
+
+        g_set_error(
+            error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+            "%s: expected records of preferences (.jsonl, .json or .csv) for objective: %s, "
+            "found another file",
+            shown, rp_objective_info((RpObjective)source->run->objective)->name);
         return NULL;
     }
     if (source->config->custom != NULL && (!one || !g_str_has_suffix(files[0], ".bin"))) {
@@ -475,6 +489,43 @@ check_lengths(const RpTrainJob *job, GError **error)
         rp_dataset_name(job->dataset), place, run->sequence_length, data->longest_tokens,
         data->n_truncated_samples, data->n_samples,
         data->n_truncated_samples < data->n_samples ? "truncate or drop" : "truncate");
+}
+
+/* A preference whose prompt fills its share of a sequence has an answer without tokens: one of the samples that are cut,
+ * since nothing is dropped of a validation. */
+static gboolean
+check_cut(const RpTrainJob *job, const char *key, const RpDataset *dataset,
+          const RpDatasetSummary *data, gboolean drop, GError **error)
+{
+    const guint32 most = (guint32)job->run->sequence_length;
+    guint64 n = 0, first = 0;
+    g_autofree gint32 *ids = NULL, *labels = NULL;
+
+    if (job->run->objective == RP_OBJECTIVE_SFT || data->n_truncated_samples == 0 || drop)
+        return TRUE;
+    ids = g_new(gint32, data->longest_tokens);
+    labels = g_new(gint32, data->longest_tokens);
+    for (guint64 i = 0; i < data->n_samples; i++) {
+        RpSample sample = {
+            .input_ids = ids, .labels = labels, .capacity = (gsize)data->longest_tokens};
+
+        if (!rp_dataset_read(dataset, i, &sample, error))
+            return FALSE;
+        if (sample.n_tokens <= most || rp_batch_cut_is_learned(&sample, most))
+            continue;
+        if (n++ == 0)
+            first = i;
+    }
+    if (n == 0)
+        return TRUE;
+    g_autofree char *place = rp_dataset_locate(dataset, first);
+
+    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
+                   "%s: %s: %s: expected a prompt that leaves space for both answers in %u tokens "
+                   "(sequence_length), found a longer one; %" G_GUINT64_FORMAT
+                   " of %" G_GUINT64_FORMAT " preferences have such: raise sequence_length%s",
+                   key, rp_dataset_name(dataset), place, most, n, data->n_samples,
+                   dataset == job->dataset ? ", or set excess_length_strategy to drop" : "");
 }
 
 /* Tokens that fill places of sequences, one sample a sequence. */
@@ -639,15 +690,21 @@ rp_train_open_data(RpTrainJob *job, RpRunSpec *run, GError **error)
 {
     const guint tokens = (guint)run->sequence_length;
     const gboolean absent = is_absent(job);
+    const gboolean preference = run->objective != RP_OBJECTIVE_SFT;
+    const char *validated = run->eval.data != NULL ? "eval.data" : "eval.split";
 
     if (absent)
         rp_run_say(job->events, "note", "data: no file %s: planned for full sequences", run->data);
     else if (!open_all(job, error) ||
              !check_data(job, "data", job->dataset, &job->summary, error) ||
              !check_lengths(job, error) ||
+             !check_cut(job, "data", job->dataset, &job->summary,
+                        run->excess_length_choice == RP_RUN_EXCESS_DROP, error) ||
              (job->evaluation.dataset != NULL &&
-              !check_data(job, run->eval.data != NULL ? "eval.data" : "eval.split",
-                          job->evaluation.dataset, &job->evaluation.summary, error)))
+              (!check_data(job, validated, job->evaluation.dataset, &job->evaluation.summary,
+                           error) ||
+               !check_cut(job, validated, job->evaluation.dataset, &job->evaluation.summary, FALSE,
+                          error))))
         return FALSE;
     job->batcher = (RpBatcherOptions){
         .micro_batches = (guint)run->micro_batches,
@@ -658,7 +715,9 @@ rp_train_open_data(RpTrainJob *job, RpRunSpec *run, GError **error)
         .shuffle = run->shuffle != 0,
         .seed = (guint64)run->seed,
         .epoch_end = RP_EPOCH_END_CONTINUE,
-        .packing = run->packing_choice == RP_RUN_PACKING_AUTO
+        .preference = preference,
+        .packing = preference ? TRUE
+                   : run->packing_choice == RP_RUN_PACKING_AUTO
                        ? job->summary.shortest_tokens < tokens
                        : run->packing_choice == 2,
         .drop_long = run->excess_length_choice == RP_RUN_EXCESS_DROP,

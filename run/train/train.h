@@ -266,7 +266,7 @@ gboolean rp_train_save_gradients(const RpTrainJob *job, RpTrainHow *how, RpTrain
  */
 
 /* A run whose data are read: its keys data, data_weights, sequence_length, data_cache, skip_bad_samples, train_on,
- * chat_template, eval.split and seed count. */
+ * chat_template, objective, eval.split and seed count. */
 typedef struct {
     const RpRunSpec *run;
     const char *key;   /* for messages, where data is named */

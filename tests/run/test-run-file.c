@@ -315,6 +315,30 @@ RP_TEST_OF(refuses_values_out_of_range, Fixture *fixture)
     refuse_all(fixture, "refuses values out of range");
 }
 
+RP_TEST_OF(refuses_keys_that_do_not_fit_the_objective, Fixture *fixture)
+{
+    refuse_all(fixture, "refuses keys that do not fit the objective");
+}
+
+/* Numbers that are not given are TRL's, and the reference is what the run has at hand. */
+RP_TEST_OF(takes_numbers_of_the_objective, Fixture *fixture)
+{
+    const RpRunSpec *run = parse(fixture, LEAST "objective: dpo\nlabel_smoothing: 0.1\n", NULL);
+
+    assert_int_equal(run->preference.objective, RP_OBJECTIVE_DPO);
+    assert_true(run->preference.beta == 0.1);
+    assert_true(run->preference.label_smoothing == 0.1 && run->label_smoothing == 0);
+    assert_int_equal(run->preference.reference, RP_REFERENCE_PRECOMPUTED);
+    run = parse(fixture, LEAST "objective: kto\nlora:\n  rank: 2\n", NULL);
+    assert_int_equal(run->preference.reference, RP_REFERENCE_ADAPTERS);
+    assert_true(run->preference.desirable_weight == 1);
+    run = parse(fixture, LEAST "objective: orpo\nbeta: 0.5\n", NULL);
+    assert_int_equal(run->preference.reference, RP_REFERENCE_NONE);
+    assert_true(run->preference.beta == 0.5 && run->preference.sft_weight == 1);
+    run = parse(fixture, LEAST "objective: orpo\nsft_weight: 0\n", NULL);
+    assert_true(run->preference.sft_weight == 0);
+}
+
 RP_TEST_OF(refuses_what_is_not_a_run_file, Fixture *fixture)
 {
     refuse_all(fixture, "refuses what is not a run file");
