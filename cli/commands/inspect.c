@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "cli/reports/reports.h"
-#include "exec/data/pack.h"
+#include "exec/data/batch.h"
 #include "exec/model/hf-config.h"
 #include "plots/charts/charts.h"
 #include "run/train/train.h"
@@ -168,6 +168,8 @@ survey(Inspected *inspected, GError **error)
                                       .tokens = s,
                                       .shuffle = TRUE,
                                       .packing = TRUE,
+                                      .preference =
+                                          inspected->args->run.objective != RP_OBJECTIVE_SFT,
                                       .drop_long = drop};
     const RpDataState start = {.n_samples = data->n_samples};
     const guint64 n = data->n_samples - (drop ? data->n_truncated_samples : 0);
@@ -230,19 +232,52 @@ text_of(const Inspected *inspected, const gint32 *ids, gsize from, gsize to)
     return text;
 }
 
+/* Names of a preference's documents, by RpAnswerKind. */
+static const char *const answer_names[] = {NULL,        "chosen",      "rejected",
+                                           "desirable", "undesirable", "of the KL term"};
+
+/* The name of the document that token @at is in; %NULL: the sample is one document. */
+static const char *
+answer_of(const RpSample *sample, gsize at)
+{
+    const RpAnswerKind first = sample->split.answer;
+
+    return sample->split.tokens == 0   ? NULL
+           : at < sample->split.tokens ? answer_names[first]
+           : first == RP_ANSWER_CHOSEN ? answer_names[RP_ANSWER_REJECTED]
+                                       : answer_names[RP_ANSWER_KL];
+}
+
+/* The end of the tokens that stay of the document that token @at is in. */
+static gsize
+end_of(const Inspected *inspected, const RpSample *sample, gsize at)
+{
+    const guint32 most = (guint32)inspected->args->run.sequence_length;
+    const guint32 split = sample->split.tokens;
+
+    if (split == 0)
+        return most;
+    const guint32 first = rp_batch_cut_first(split, sample->n_tokens, most);
+
+    return at < split ? first : split + (MIN(most, sample->n_tokens) - first);
+}
+
 /* The text that is trained on, to the letter, and its ids. */
 static void
-report_part(const Inspected *inspected, RpReport *report, const gint32 *ids, gsize from, gsize to,
-            gboolean learned, const GString *text)
+report_part(const Inspected *inspected, RpReport *report, const RpSample *sample, gsize from,
+            gsize to, const GString *text)
 {
-    const gsize most = (gsize)inspected->args->run.sequence_length;
+    const gsize end = end_of(inspected, sample, from);
+    const char *answer = answer_of(sample, from);
 
     rp_report_object(report, NULL, NULL);
-    rp_report_bool(report, "learned", learned, NULL);
+    if (answer != NULL)
+        rp_report_text(report, "answer", answer, NULL);
+    rp_report_bool(report, "learned", sample->labels[from] != RP_LABEL_MASKED, NULL);
     rp_report_count(report, "tokens", (gint64)(to - from), NULL);
-    rp_report_count(report, "cut_tokens", (gint64)(to - MIN(to, MAX(from, most))), NULL);
+    rp_report_count(report, "cut_tokens", (gint64)(to - MIN(to, MAX(from, end))), NULL);
     rp_report_whole_text(report, "text", text, NULL);
-    rp_report_counts(report, "ids", ids + from, to - from);
+    rp_report_counts(report, "ids", sample->input_ids + from, to - from);
     rp_report_end(report);
 }
 
@@ -268,13 +303,19 @@ show_sample(const Inspected *inspected, RpReport *report, guint64 index, GError 
     rp_report_list(report, "parts");
     for (gsize from = 0, to; from < length; from = to) {
         const gboolean learned = labels[from] != RP_LABEL_MASKED;
+        const char *answer = answer_of(&sample, from);
 
-        for (to = from + 1; to < length && (labels[to] != RP_LABEL_MASKED) == learned; to++)
+        for (to = from + 1;
+             to < length && (labels[to] != RP_LABEL_MASKED) == learned && to != sample.split.tokens;
+             to++)
             ;
+        if (answer != NULL && (from == 0 || from == sample.split.tokens))
+            g_string_append_printf(shown, "%s %s:%s", from > 0 ? "\n" : "", answer,
+                                   colour ? "\n" : "");
         g_autoptr(GString) text = text_of(inspected, ids, from, to);
         g_autofree char *harmless = without_controls(text->str);
 
-        report_part(inspected, report, ids, from, to, learned, text);
+        report_part(inspected, report, &sample, from, to, text);
         append_part(shown, harmless, learned, colour);
     }
     rp_report_end(report);
@@ -448,7 +489,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 static const RpUse uses[] = {
     {"model", "directory with config.json and tokenizer.json; texts need it", "DIR"},
     {"sequence-length", "tokens of a sequence (default: 2048)", "N"},
-    {"samples drop train-on chat-template skip-bad-samples data-cache"},
+    {"samples drop train-on chat-template objective skip-bad-samples data-cache"},
     {"picture", "draw the lengths: .png, .svg, .pdf or .tex (needs gnuplot)"},
     {0},
 };

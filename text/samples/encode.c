@@ -483,6 +483,8 @@ static const RpJsonField fields[] = {
     REFUSED("logits_to_keep", "labels of -100 say what is not learned"),
     REFUSED("label", "labels stand in labels"),
     REFUSED("label_ids", "labels stand in labels"),
+    REFUSED("chosen_ids", "pairs are learned with objective: dpo"),
+    REFUSED("rejected_ids", "pairs are learned with objective: dpo"),
     {NULL, rp_json_read_ignored},
 };
 
