@@ -169,7 +169,7 @@ RP_TEST_OF(puts_both_documents_into_one_row, Fixture *f)
     assert_int_equal(n, N);
 }
 
-/* Of 12 tokens each has at most half, unless the other leaves more. */
+/* Each document has at most half of 12 tokens, unless the other leaves more. */
 RP_TEST_OF(cuts_the_ends_of_answers, Fixture *f)
 {
     const RpBatcherOptions options = options_of(12);
