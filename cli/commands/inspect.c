@@ -489,7 +489,9 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 static const RpUse uses[] = {
     {"model", "directory with config.json and tokenizer.json; texts need it", "DIR"},
     {"sequence-length", "tokens of a sequence (default: 2048)", "N"},
-    {"samples drop train-on chat-template objective skip-bad-samples data-cache"},
+    {"samples drop train-on chat-template skip-bad-samples data-cache"},
+    {"objective",
+     "what is learned: sft, or a preference: dpo, ipo, orpo, simpo, kto (default: sft)"},
     {"picture", "draw the lengths: .png, .svg, .pdf or .tex (needs gnuplot)"},
     {0},
 };

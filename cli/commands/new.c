@@ -412,6 +412,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     output = g_strdup_printf("%.*s-output", (int)stem, path);
     const RpRunSpec run_words = {.model = (char *)args->model,
                                  .data = args->run.data,
+                                 .objective = args->run.objective,
                                  .output = args->output != NULL ? args->output : output,
                                  .devices = machine.devices};
 
@@ -427,6 +428,8 @@ static const RpUse uses[] = {
     {"model", "directory of the model: its config.json will do", "DIR"},
     {"data", "samples", "FILE"},
     {"lora"},
+    {"objective",
+     "what is learned: sft, or a preference: dpo, ipo, orpo, simpo, kto (default: sft)"},
     {"output", "directory of the run's results (default: RUN-output)"},
     {"sequence", "tokens of a sequence (default: 95 % of the samples fit, if the memory does)",
      "TOKENS"},

@@ -8,6 +8,8 @@
 /* Where people begin; adapters take larger steps than whole models. */
 #define LEARNING_RATE "1e-5"
 #define ADAPTERS_LEARNING_RATE "2e-4"
+#define PREFERENCE_LEARNING_RATE "1e-6"
+#define ADAPTERS_PREFERENCE_LEARNING_RATE "1e-5"
 #define WARMUP_RATIO "0.05"
 
 static gboolean
@@ -89,6 +91,32 @@ add_validation(GString *text)
                                strchr(values[i][0], '.') + 1, values[i][1]);
 }
 
+/* Keys of a preference, with the numbers that hold anyway. */
+static void
+add_objective(GString *text, RpObjective objective, gboolean adapts)
+{
+    const RpObjectiveInfo *info = rp_objective_info(objective);
+
+    if (objective == RP_OBJECTIVE_SFT)
+        return;
+    add(text, "objective", "%s", info->name);
+    add(text, "beta", "%g", info->beta);
+    if (objective == RP_OBJECTIVE_SIMPO)
+        add(text, "simpo_gamma", "%g", info->gamma);
+    if (info->has_reference)
+        add(text, "reference", "%s",
+            rp_reference_name(adapts ? RP_REFERENCE_ADAPTERS : RP_REFERENCE_PRECOMPUTED));
+}
+
+/* Where people begin: preferences take smaller steps than imitation. */
+static const char *
+learning_rate(RpObjective objective, gboolean adapts)
+{
+    if (objective == RP_OBJECTIVE_SFT)
+        return adapts ? ADAPTERS_LEARNING_RATE : LEARNING_RATE;
+    return adapts ? ADAPTERS_PREFERENCE_LEARNING_RATE : PREFERENCE_LEARNING_RATE;
+}
+
 /* A run file of the recommended run, with comments. @words: model, data, output and devices, which the
  * advice does not have. (transfer full) */
 static char *
@@ -97,6 +125,7 @@ make_text(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpe
     const RpAdviseRun *run = rp_plan_shown_run(advice);
     const RpAdviseQuery *query = &advice->query;
     const gboolean adapts = query->lora_rank > 0;
+    const RpObjective objective = (RpObjective)words->objective;
     const char *recompute = rp_run_spec_given(&question->args->run, "recompute");
     g_autofree char *targets =
         question->lora_targets != NULL ? g_strjoinv(",", question->lora_targets) : NULL;
@@ -105,6 +134,7 @@ make_text(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpe
 
     add(text, "model", "%s", words->model);
     add(text, "data", "%s", words->data);
+    add_objective(text, objective, adapts);
     add(text, "output", "%s", words->output);
     g_string_append_c(text, '\n');
     add(text, "devices", "%s", words->devices);
@@ -120,7 +150,7 @@ make_text(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpe
     if (recompute != NULL)
         add(text, "recompute", "%s", recompute);
     add(text, "epochs", "%d", RP_PLAN_EPOCHS);
-    add(text, "optimizer.learning_rate", "%s", adapts ? ADAPTERS_LEARNING_RATE : LEARNING_RATE);
+    add(text, "optimizer.learning_rate", "%s", learning_rate(objective, adapts));
     add(text, "optimizer.schedule", "cosine");
     add(text, "optimizer.warmup_ratio", WARMUP_RATIO);
     if (query->optimizer == RP_OPTIMIZER_LEAN)
