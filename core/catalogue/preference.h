@@ -20,10 +20,13 @@
  *
  * Source: Rafailov et al. 2023 (DPO), Azar et al. 2023 (IPO), Hong et al. 2024 (ORPO), Meng et al. 2024 (SimPO),
  * Ethayarajh et al. 2024 (KTO); details are those of TRL 1.16
+ *
+ * Plain C that GPUs' code reads as well.
  */
 #pragma once
 
-#include <glib.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 typedef enum {
     RP_OBJECTIVE_SFT,
@@ -67,26 +70,73 @@ typedef struct {
 /* A row of the table of objectives. */
 typedef struct {
     const char *name;
-    gboolean has_reference;
-    gboolean has_pairs;     /* FALSE of kto, whose answers are labelled, and of sft */
-    gboolean has_smoothing; /* label_smoothing is that of preferences */
-    gboolean has_means;     /* log-probabilities and rewards that are shown are means over tokens */
+    bool has_reference;
+    bool has_pairs;     /* false of kto, whose answers are labelled, and of sft */
+    bool has_smoothing; /* label_smoothing is that of preferences */
+    bool has_means;     /* log-probabilities and rewards that are shown are means over tokens */
     double beta, gamma, sft_weight; /* defaults: those of TRL 1.16 */
 } RpObjectiveInfo;
 
 const RpObjectiveInfo *rp_objective_info(RpObjective objective);
-/* @objective: (out): set on success only. %FALSE: no objective has that name */
-gboolean rp_objective_from_name(const char *name, RpObjective *objective);
+/* @objective: (out): set on success only. false: no objective has that name */
+bool rp_objective_from_name(const char *name, RpObjective *objective);
 /* "none", "adapters", "copy", "precomputed" */
 const char *rp_reference_name(RpReference reference);
-gboolean rp_reference_from_name(const char *name, RpReference *reference);
+bool rp_reference_from_name(const char *name, RpReference *reference);
 
 /* Defaults of an objective; reference: %RP_REFERENCE_NONE. */
 RpPreference rp_preference_default(RpObjective objective);
 
-/* Whether a training has a preference; %NULL has none. */
-static inline gboolean
+/* Whether a training has a preference; NULL has none. */
+static inline bool
 rp_preference_is_used(const RpPreference *preference)
 {
     return preference != NULL && preference->objective != RP_OBJECTIVE_SFT;
 }
+
+/* Whether the answer is one that the model is drawn to. */
+static inline bool
+rp_answer_is_chosen(RpAnswerKind kind)
+{
+    return kind == RP_ANSWER_CHOSEN || kind == RP_ANSWER_DESIRABLE;
+}
+
+/* Sums over micro-batches, from which loss and metrics are made. Doubles alone: they travel as an array. */
+typedef struct {
+    double losses;               /* of pairs, or of labelled answers */
+    double nll;                  /* of the targets of chosen answers */
+    double n_chosen, n_rejected; /* answers; KTO: desirable and undesirable ones */
+    double n_chosen_targets;     /* targets of chosen answers */
+    double rewards_chosen, rewards_rejected;
+    double n_right; /* pairs whose chosen answer has the larger reward */
+    double logps_chosen, logps_rejected;
+    double kl, n_kl; /* KTO: z of micro-batches, and their number */
+} RpPreferenceSums;
+#define RP_N_PREFERENCE_SUMS (sizeof(RpPreferenceSums) / sizeof(double))
+
+void rp_preference_sums_add(RpPreferenceSums *sums, const RpPreferenceSums *more);
+
+/* Metrics of a step or an evaluation, by TRL's names. */
+typedef enum {
+    RP_PREFERENCE_REWARDS_CHOSEN, /* beta (pi - ref), of some objectives beta pi / n */
+    RP_PREFERENCE_REWARDS_REJECTED,
+    RP_PREFERENCE_REWARDS_ACCURACIES, /* share of pairs whose chosen answer has the larger reward */
+    RP_PREFERENCE_REWARDS_MARGINS,
+    RP_PREFERENCE_LOGPS_CHOSEN,
+    RP_PREFERENCE_LOGPS_REJECTED,
+    RP_PREFERENCE_NLL_LOSS, /* of chosen answers, if it is part of the loss */
+    RP_PREFERENCE_KL        /* KTO */
+} RpPreferenceMetric;
+#define RP_N_PREFERENCE_METRICS 8
+
+/* "rewards/chosen" */
+const char *rp_preference_metric_name(RpPreferenceMetric metric);
+
+/**
+ * rp_preference_measure:
+ * @metrics: (out) (array length=RP_N_PREFERENCE_METRICS): NAN: the objective has none, or there was no such answer
+ *
+ * Returns: the loss; NAN without answers
+ */
+double rp_preference_measure(const RpPreference *preference, const RpPreferenceSums *sums,
+                             double *metrics);

@@ -6,7 +6,7 @@
  *   cross-entropy   loss += sum over unmasked t of log sum_v exp(logits[t,v]) - logits[t,label] +=
  *                   logits = scale (softmax(logits) - one-hot(label)), masked t: 0              =
  *                   smoothed by e: one-hot becomes (1 - e) one-hot + e / vocabulary, and the loss takes
- *                   the mean of the logits with weight e
+ *                   the mean of the logits with weight e; with weights, scale is times that of t
  *
  * weight: [vocabulary,n], logits: [tokens,vocabulary]. Sums over the vocabulary: fp32 lanes in a
  * tile, tiles in double; over tokens: double.
@@ -88,10 +88,12 @@ sum_of_exp(const RpCrossEntropyArgs *args, size_t row, float largest)
 }
 
 static void
-write_gradient(const RpCrossEntropyArgs *args, size_t row, size_t label, float largest, double sum)
+write_gradient(const RpCrossEntropyArgs *args, size_t t, size_t label, float largest, double sum)
 {
+    const size_t row = t * args->vocabulary;
     const float inverse = (float)(1.0 / sum);
     const float each = args->smoothing / (float)args->vocabulary;
+    const float scale = args->weights != NULL ? args->scale * args->weights[t] : args->scale;
     float buffer[RP_TILE], gradient[RP_TILE];
 
     for (size_t first = 0; first < args->vocabulary; first += RP_TILE) {
@@ -103,7 +105,7 @@ write_gradient(const RpCrossEntropyArgs *args, size_t row, size_t label, float l
         if (label >= first && label - first < n)
             gradient[label - first] -= 1.0f - args->smoothing;
         for (size_t i = 0; i < n; i++)
-            gradient[i] = (gradient[i] - each) * args->scale;
+            gradient[i] = (gradient[i] - each) * scale;
         rp_host_store(args->dtype, args->logits, row + first, n, gradient);
     }
 }
@@ -140,7 +142,7 @@ token_loss(const RpCrossEntropyArgs *args, size_t t)
     if (args->smoothing > 0)
         at_label = (1 - e) * at_label + e * mean_logit(args, row);
     if (args->gradient)
-        write_gradient(args, row, label, largest, sum);
+        write_gradient(args, t, label, largest, sum);
     return log(sum) + ((double)largest - at_label);
 }
 
@@ -163,7 +165,8 @@ rp_host_cross_entropy(RpKernelStream *stream, const RpCrossEntropyArgs *args)
                 memset((char *)args->logits + t * row_bytes, 0, row_bytes);
         } else {
             loss = token_loss(args, t);
-            *args->loss += loss;
+            if (args->loss != NULL)
+                *args->loss += loss;
         }
         if (args->losses != NULL)
             args->losses[t] = (float)loss;

@@ -31,6 +31,7 @@
 #include "exec/kernels/decode-args.h"
 #include "exec/kernels/delta-args.h"
 #include "exec/kernels/expert-args.h"
+#include "exec/kernels/preference-args.h"
 
 /* clang-format off */
 /* Kernels that a vendor's library may do: a backend's function gets the stream that holds it. */
@@ -45,6 +46,7 @@
     RP_EXPERT_KERNELS(K, W)                                                                        \
     RP_DELTA_KERNELS(K, W)                                                                         \
     RP_DECODE_KERNELS(K, W)                                                                        \
+    RP_PREFERENCE_KERNELS(K, W)                                                                    \
     K(bias_forward, RpBiasArgs, "bias forward")                                                    \
     W(bias_backward, RpBiasArgs, "bias backward")                                                  \
     K(rmsnorm_forward, RpRmsnormArgs, "rmsnorm forward")                                           \
@@ -345,6 +347,7 @@ typedef struct {
  * With @smoothing e, (1 - e) [v = labels[t]] + e / vocabulary stands for [v = labels[t]], also in the
  * loss: PyTorch's label_smoothing. labels[t] is the token after t: the caller has shifted. Sums over
  * v are fp32 in lanes, over t double. A logit that is not finite makes the loss not finite.
+ * With @weights, scale weights[t] stands for scale.
  */
 typedef struct {
     RpDtype dtype;
@@ -353,10 +356,11 @@ typedef struct {
     const int32_t *labels; /* [tokens] */
     float scale;
     bool gradient;
-    double *loss;  /* [1], += */
+    double *loss;  /* [1], +=; or NULL */
     float *losses; /* [tokens], each token's, masked 0; or NULL */
     void *workspace;
-    float smoothing; /* e; 0: the label alone */
+    float smoothing;      /* e; 0: the label alone */
+    const float *weights; /* [tokens], or NULL: all are 1 */
 } RpCrossEntropyArgs;
 
 /* sum[0] += sum_i x[i]^2, in double; not finite exactly if an x is not. Blocks of RP_SQUARES_BLOCK

@@ -226,7 +226,7 @@ linear(RpPass *pass, RpWeightKind kind, const Sizes *n, const Kept *kept, const 
     const gsize before = pass->scratch.used;
 
     wide(pass, kind, n, kept, x, y, FALSE);
-    if (adapters.rank == 0)
+    if (adapters.rank == 0 || !rp_pass_adapts(pass))
         return;
     void *h = rp_pass_take(pass, &pass->scratch, n->R * adapters.rank);
 

@@ -12,6 +12,8 @@
  *
  *   x      a b c d e f      rows 1 3 4      normed  b d e      dx   0 . 0 . . 0
  *
+ * With a preference (core/catalogue/preference.h) the chunks run twice: run_preference().
+ *
  * In fp8 (operand.c) each chunk's h and gradient of logits have a scale of their own.
  *
  * Rows whose targets are masked may be among them, to make n one of few sizes (train/targets.h):
@@ -26,98 +28,184 @@ typedef struct {
     void *dh;     /* [n,C]: of gathered rows */
 } Chunk;
 
-/* Operand of the gradient of @n rows of logits. Its amax need not be looked for: a softmax less its target is at most
- * 1, and all are times the call's scale. */
+/* Rows of a chunk. */
+typedef struct {
+    size_t n;
+    const int32_t *targets; /* of the first of them */
+    /* or NULL; else rows of @x, which are gathered, and @dx is that of all tokens */
+    const int32_t *rows;
+    const void *x; /* of the first of them */
+    void *dx;      /* likewise, or NULL */
+} Rows;
+
+/* Rows that the head computes. */
+static size_t
+count_rows(const RpPass *pass)
+{
+    return !pass->measuring && pass->call->rows != NULL ? pass->call->n_rows
+                                                        : pass->network->tokens;
+}
+
+/* @x, @dx: of all tokens */
+static Rows
+rows_from(const RpPass *pass, size_t first, size_t largest, const void *x, void *dx)
+{
+    const RpStageCall *call = pass->call;
+    const size_t n = MIN(largest, count_rows(pass) - first);
+
+    if (!pass->measuring && call->rows != NULL)
+        return (Rows){n, call->targets + first, call->rows + first, x, dx};
+    return (Rows){.n = n,
+                  .targets = pass->measuring ? NULL : call->targets + first,
+                  .x = rp_pass_row(pass, x, first),
+                  .dx = dx != NULL ? rp_pass_row(pass, dx, first) : NULL};
+}
+
+/* Operand of the gradient of rows of logits. Its amax need not be looked for: a softmax less its target is at most
+ * 1, and all are times the call's scale, or times @weights. */
 static RpMatmulOperand
-gradient_operand(RpPass *pass, size_t n, const void *logits)
+gradient_operand(RpPass *pass, size_t n, const void *logits, const float *weights)
 {
     float *most = rp_pass_scale_slot(pass);
     const RpFillArgs fill = {.dtype = RP_DTYPE_FP32,
                              .n = 1,
                              .x = most,
                              .value = pass->measuring ? 0 : pass->call->scale};
+    const RpLargestArgs largest = {.dtype = RP_DTYPE_FP32, .n = n, .x = weights, .largest = most};
 
-    if (most != NULL)
+    if (most != NULL && weights != NULL)
+        RUN(pass, largest, &largest);
+    else if (most != NULL)
         RUN(pass, fill, &fill);
     return rp_pass_operand(pass, RP_WEIGHT_HEAD, n, logits, RP_OPERAND_GRADIENT, most);
 }
 
-/* @n tokens; @x, @targets and @dx (or NULL) begin with the first of them. @rows: or NULL; else rows
- * of @x, which are gathered, and @dx is that of all tokens */
-static void
-run_chunk(RpPass *pass, const Chunk *chunk, size_t n, const void *x, const int32_t *targets,
-          const int32_t *rows, void *dx)
+static RpRmsnormArgs
+norm_of(const Chunk *chunk, const Rows *rows)
 {
-    const RpModel *model = pass->network->model;
-    const gsize before = pass->scratch.used;
-    void *dh = rows != NULL ? chunk->dh : dx;
+    return (RpRmsnormArgs){.rows = rows->n,
+                           .x = rows->rows != NULL ? chunk->normed : rows->x,
+                           .y = chunk->normed,
+                           .rstd = chunk->rstd};
+}
 
+/* Makes the chunk's logits. Returns: their input, which may stand in scratch */
+static RpMatmulOperand
+make_logits(RpPass *pass, const Chunk *chunk, const Rows *rows, RpOperandUse use)
+{
     rp_pass_begin_fp8(pass);
-    float *amax = rp_pass_scale_slot(pass);
-    RpRmsnormArgs norm = {.rows = n,
-                          .n = model->hidden,
-                          .x = rows != NULL ? chunk->normed : x,
-                          .y = chunk->normed,
-                          .rstd = chunk->rstd,
-                          .largest = amax};
-    RpCrossEntropyArgs loss = {.tokens = n,
+    RpRmsnormArgs norm = norm_of(chunk, rows);
+
+    norm.n = pass->network->model->hidden;
+    norm.largest = rp_pass_scale_slot(pass);
+    if (rows->rows != NULL)
+        rp_pass_gather(pass, rows->n, rows->rows, rows->x, chunk->normed);
+    rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
+    const RpMatmulOperand x_of =
+        rp_pass_operand(pass, RP_WEIGHT_HEAD, rows->n, chunk->normed, use, norm.largest);
+
+    rp_pass_linear(pass, RP_WEIGHT_HEAD, &x_of, chunk->logits);
+    return x_of;
+}
+
+/* The gradient of the logits, which stands in their place, becomes that of the head's input; the scratch is used up to
+ * @before then. @weights: of rows, or NULL */
+static void
+go_back(RpPass *pass, const Chunk *chunk, const Rows *rows, const RpMatmulOperand *x_of,
+        const float *weights, gsize before)
+{
+    void *dh = rows->rows != NULL ? chunk->dh : rows->dx;
+    const RpMatmulOperand d_of = gradient_operand(pass, rows->n, chunk->logits, weights);
+    RpRmsnormArgs norm = norm_of(chunk, rows);
+
+    rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, x_of, &d_of, dh, FALSE);
+    pass->scratch.used = before;
+    pass->sums_begun = TRUE;
+    if (rows->rows != NULL)
+        rp_pass_gather(pass, rows->n, rows->rows, rows->x, chunk->normed); /* normed in place */
+    norm.n = pass->network->model->hidden;
+    norm.dy = dh;
+    norm.dx = dh;
+    rp_pass_norm_backward(pass, RP_WEIGHT_FINAL_NORM, norm);
+    if (rows->rows != NULL)
+        rp_pass_scatter(pass, rows->n, rows->rows, dh, rows->dx);
+}
+
+/* The loss of a chunk, and its backward with rows->dx. */
+static void
+run_chunk(RpPass *pass, const Chunk *chunk, const Rows *rows)
+{
+    const RpNetworkOptions *options = &pass->network->options;
+    const gboolean gradient = rows->dx != NULL;
+    const gsize before = pass->scratch.used;
+    const RpMatmulOperand x_of =
+        make_logits(pass, chunk, rows, gradient ? RP_OPERAND_BOTH : RP_OPERAND_INPUT);
+    RpCrossEntropyArgs loss = {.tokens = rows->n,
                                .logits = chunk->logits,
-                               .labels = targets,
-                               .gradient = dx != NULL,
+                               .labels = rows->targets,
+                               .gradient = gradient,
                                /* only the loss itself is looked at */
-                               .smoothing =
-                                   dx != NULL ? (float)pass->network->options.label_smoothing : 0};
+                               .smoothing = gradient ? (float)options->label_smoothing : 0};
 
     if (!pass->measuring) {
         loss.scale = pass->call->scale;
         loss.loss = pass->call->loss;
     }
-    if (rows != NULL)
-        rp_pass_gather(pass, n, rows, x, chunk->normed);
-    rp_pass_norm(pass, RP_WEIGHT_FINAL_NORM, norm);
-    const RpMatmulOperand x_of =
-        rp_pass_operand(pass, RP_WEIGHT_HEAD, n, chunk->normed,
-                        dx != NULL ? RP_OPERAND_BOTH : RP_OPERAND_INPUT, amax);
-
-    rp_pass_linear(pass, RP_WEIGHT_HEAD, &x_of, chunk->logits);
-    if (pass->network->options.loss != NULL)
-        rp_pass_custom_loss(pass, (RpLossCall){.rows = n,
-                                               .width = model->vocab,
+    if (options->loss != NULL)
+        rp_pass_custom_loss(pass, (RpLossCall){.rows = rows->n,
+                                               .width = pass->network->model->vocab,
                                                .values = chunk->logits,
-                                               .labels = targets,
+                                               .labels = rows->targets,
                                                .label_stride = 1,
-                                               .gradient = dx != NULL});
+                                               .gradient = gradient});
     else
         rp_pass_cross_entropy(pass, loss);
-    if (dx == NULL) {
-        pass->scratch.used = before;
-        return;
-    }
-    const RpMatmulOperand d_of = gradient_operand(pass, n, chunk->logits);
-
-    rp_pass_linear_backward(pass, RP_WEIGHT_HEAD, &x_of, &d_of, dh, FALSE);
+    if (gradient)
+        go_back(pass, chunk, rows, &x_of, NULL, before);
     pass->scratch.used = before;
-    pass->sums_begun = TRUE;
-    if (rows != NULL)
-        rp_pass_gather(pass, n, rows, x, chunk->normed); /* it was normed in place */
-    norm.dy = dh;
-    norm.dx = dh;
-    norm.largest = NULL;
-    rp_pass_norm_backward(pass, RP_WEIGHT_FINAL_NORM, norm);
-    if (rows != NULL)
-        rp_pass_scatter(pass, n, rows, dh, dx);
 }
 
+/*
+ * A preference: log-probabilities of all rows, losses of documents, then the gradient, which is that of cross entropy
+ * times a weight a row. Logits of more than one chunk are made twice, for they are not kept.
+ */
 static void
-run_rows(RpPass *pass, const Chunk *chunk, size_t largest, const void *x, void *dx)
+run_preference(RpPass *pass, const Chunk *chunk, size_t largest, const void *x, void *dx)
 {
-    const RpStageCall *call = pass->call;
+    const size_t n = count_rows(pass);
+    const gboolean once = n <= largest && dx != NULL;
+    float *losses = rp_pass_take_floats(&pass->scratch, pass->network->tokens);
+    float *weights = dx != NULL ? rp_pass_take_floats(&pass->scratch, pass->network->tokens) : NULL;
+    const gsize before = pass->scratch.used;
+    RpMatmulOperand x_of = {0};
 
-    if (dx != NULL)
-        rp_pass_clear_hidden(pass, dx);
-    for (size_t first = 0; first < call->n_rows; first += largest)
-        run_chunk(pass, chunk, MIN(largest, call->n_rows - first), x, call->targets + first,
-                  call->rows + first, dx);
+    for (size_t first = 0; first < n; first += largest) {
+        const Rows rows = rows_from(pass, first, largest, x, dx);
+
+        pass->scratch.used = before;
+        x_of = make_logits(pass, chunk, &rows, once ? RP_OPERAND_BOTH : RP_OPERAND_INPUT);
+        rp_pass_cross_entropy(pass, (RpCrossEntropyArgs){.tokens = rows.n,
+                                                         .logits = chunk->logits,
+                                                         .labels = rows.targets,
+                                                         .losses = losses + first});
+    }
+    rp_pass_preference(pass, (RpPreferenceArgs){.tokens = n, .losses = losses, .weights = weights});
+    for (size_t first = 0; dx != NULL && first < n; first += largest) {
+        const Rows rows = rows_from(pass, first, largest, x, dx);
+
+        if (!once) {
+            pass->scratch.used = before;
+            x_of = make_logits(pass, chunk, &rows, RP_OPERAND_BOTH);
+        }
+        rp_pass_cross_entropy(pass, (RpCrossEntropyArgs){.tokens = rows.n,
+                                                         .logits = chunk->logits,
+                                                         .labels = rows.targets,
+                                                         .scale = 1,
+                                                         .gradient = TRUE,
+                                                         .weights = weights + first});
+        go_back(pass, chunk, &rows, &x_of, weights + first, before);
+    }
+    pass->scratch.used = before;
 }
 
 static size_t
@@ -170,16 +258,16 @@ run(RpPass *pass, const void *x, void *dx)
     const Chunk chunk = take_chunk(pass, dx != NULL);
 
     rp_balance_loss(pass, x, dx);
-    if (!pass->measuring && pass->call->rows != NULL) {
-        run_rows(pass, &chunk, largest, x, dx);
+    if (dx != NULL && !pass->measuring && pass->call->rows != NULL)
+        rp_pass_clear_hidden(pass, dx);
+    if (rp_preference_is_used(&network->options.preference)) {
+        run_preference(pass, &chunk, largest, x, dx);
         return;
     }
-    for (size_t first = 0; first < network->tokens; first += largest) {
-        const size_t n = MIN(largest, network->tokens - first);
+    for (size_t first = 0; first < count_rows(pass); first += largest) {
+        const Rows rows = rows_from(pass, first, largest, x, dx);
 
-        run_chunk(pass, &chunk, n, rp_pass_row(pass, x, first),
-                  pass->measuring ? NULL : pass->call->targets + first, NULL,
-                  dx != NULL ? rp_pass_row(pass, dx, first) : NULL);
+        run_chunk(pass, &chunk, &rows);
     }
 }
 

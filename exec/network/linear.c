@@ -297,7 +297,7 @@ forward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, const void *resid
 
     wide.n = layers.out;
     wide.residual = residual;
-    if (layers.rank > 0) {
+    if (layers.rank > 0 && rp_pass_adapts(pass)) {
         begin_output(pass, &layers, x, residual, y);
         wide.residual = NULL;
         wide.accumulate = TRUE;

@@ -21,6 +21,7 @@
 #pragma once
 
 #include "core/catalogue/custom.h"
+#include "core/catalogue/preference.h"
 #include "core/partition/partition.h"
 #include "core/profile/profile.h"
 #include "exec/kernels/kernels.h"
@@ -59,7 +60,9 @@ typedef struct {
     guint rope_tokens;
     double label_smoothing; /* smoothing of the loss while training; 0 = none */
     const RpLoss *loss;     /* (nullable): of the caller's program; borrowed */
-    double noise; /* NEFTune: alpha of the noise added to embeddings while training; 0 = none */
+    RpPreference
+        preference; /* objective; with one but sft, loss is NULL and label_smoothing not read */
+    double noise;   /* NEFTune: alpha of the noise added to embeddings while training; 0 = none */
     guint64 noise_seed;
     double aux_loss;            /* experts: coefficient of the routers' auxiliary loss; 0 = none */
     const char *matmul_library; /* (nullable): their library; both are copied */
@@ -192,6 +195,17 @@ typedef struct {
     RpInterval down;
 } RpStageSteps;
 
+/* Documents of a preference's micro-batch. Their rows are those of RpStageCall.targets: a document has them from first[d]
+ * to first[d + 1]. */
+typedef struct {
+    guint n;
+    const gint32 *first;     /* [n+1] */
+    const gint32 *answers;   /* [n]: RpAnswerKind */
+    const float *references; /* [n]: log-probabilities by the reference; 0 where there is none */
+    double nll_scale; /* factor of the NLL of chosen answers' targets, beside losses of pairs */
+    float *logps; /* [n]: (out): log-probabilities, memory of the host that is pinned; or NULL */
+} RpStageDocuments;
+
 /* One stage x one micro-batch. All pointers are of the backend's memory, 64-byte aligned. */
 typedef struct {
     RpKernelStream *stream;
@@ -226,10 +240,14 @@ typedef struct {
     const gint32 *targets; /* [T], shifted; RP_LABEL_MASKED; with @rows [n_rows] */
     const gint32 *rows;    /* [n_rows], none twice, or NULL: all tokens */
     guint n_rows;
-    float scale;     /* factor of the loss's gradient */
-    double *loss;    /* [1], +=: sum over targets. NULL in a forward: leave the head out. With an
-                     auxiliary loss [2], where a backward leaves that, = */
+    float scale;  /* factor of the loss's gradient */
+    double *loss; /* [1], +=: sum over targets. NULL in a forward: leave the head out. With an
+                     auxiliary loss [2], where a backward leaves that, =. With a preference
+                     [RP_STAGE_LOSSES]: sum over its pairs, and the numbers behind it */
+    RpStageDocuments documents; /* of a preference */
     float aux_scale; /* factor of the auxiliary loss's gradient, but for its coefficient */
+
+    gboolean adapters_off; /* forward: as if the model had no adapters */
 
     /* training with RpLora.dropout or noise, the same in all kinds of calls: place of the micro-batch's tokens */
     gboolean drops;
@@ -239,6 +257,15 @@ typedef struct {
     RpNetworkObserver observe; /* may be NULL */
     gpointer observe_data;
 } RpStageCall;
+
+/* Numbers of a head: loss, auxiliary loss, and sums of a preference. */
+#define RP_STAGE_LOSSES (2 + RP_N_PREFERENCE_SUMS)
+
+static inline RpPreferenceSums *
+rp_stage_sums(const double *losses)
+{
+    return (RpPreferenceSums *)(gpointer)(losses + 2);
+}
 
 /* The head's forward is its loss alone; needs no scale. */
 void rp_network_forward(const RpNetwork *network, const RpStageCall *call);

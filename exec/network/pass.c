@@ -761,6 +761,29 @@ rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args)
 }
 
 void
+rp_pass_preference(RpPass *pass, RpPreferenceArgs args)
+{
+    args.preference = pass->network->options.preference;
+    args.documents = pass->network->tokens; /* most */
+    args.workspace = pass->kernel_workspace;
+    if (!pass->measuring) {
+        const RpStageCall *call = pass->call;
+
+        args.labels = call->targets;
+        args.documents = call->documents.n;
+        args.first = call->documents.first;
+        args.answers = call->documents.answers;
+        args.references = call->documents.references;
+        args.nll_scale = call->documents.nll_scale;
+        args.logps = call->documents.logps;
+        args.scale = (double)call->scale;
+        args.loss = call->loss;
+        args.sums = rp_stage_sums(call->loss);
+    }
+    RUN_IN_WORKSPACE(pass, preference, &args);
+}
+
+void
 rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed)
 {
     const RpEmbeddingArgs args = {.dtype = pass->network->options.dtype,

@@ -243,6 +243,13 @@ rp_pass_adapters(const RpPass *pass, RpWeightKind kind, guint r)
                             rp_pass_has(pass, a) ? pass->layout->place[a].shape[r] : 0};
 }
 
+/* Whether the forward has its adapters: they are part of sizes in any case. */
+static inline gboolean
+rp_pass_adapts(const RpPass *pass)
+{
+    return pass->measuring || !pass->call->adapters_off;
+}
+
 /* Whether adapters do not see all of their input. */
 static inline gboolean
 rp_pass_drops(const RpPass *pass)
@@ -411,6 +418,8 @@ void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
 /* y = x, elements of the network's dtype. */
 void rp_pass_copy(RpPass *pass, size_t n, const void *x, void *y);
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);
+/* Losses of the call's documents; these, the objective, the scale and the outputs are filled in. */
+void rp_pass_preference(RpPass *pass, RpPreferenceArgs args);
 /* Rows of a hidden state: @packed[i] = @hidden[rows[i]], and back. */
 void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hidden, void *packed);
 void rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden);

@@ -5,7 +5,7 @@
  *   logits[t,v] = scale (exp(logits[t,v]) / sum_w exp(logits[t,w]) - [v = labels[t]]), masked 0  =
  *
  * Smoothed by e: (1 - e) [v = label] + e / vocabulary stands for [v = label], and the loss takes the
- * mean of the logits with weight e.
+ * mean of the logits with weight e. With weights of tokens, scale weights[t] stands for scale.
  *
  * logits: [tokens,vocabulary]. One block of 1024 threads a token:
  *
@@ -157,8 +157,8 @@ zero_row(T *row, size_t vocabulary, bool wide)
 /* Shared memory: the row's first @kept packs. A thread reads only packs that it wrote itself. */
 template <typename T, bool SMOOTHS>
 static __global__ void __launch_bounds__(THREADS)
-token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, int gradient,
-             double *token_losses, float *losses, size_t kept, bool wide, float smoothing)
+token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, const float *weights,
+             int gradient, double *token_losses, float *losses, size_t kept, bool wide, float smoothing)
 {
     extern __shared__ uint4 memory[];
     Pack<T> *keep = reinterpret_cast<Pack<T> *>(memory);
@@ -204,6 +204,8 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, i
     }
     if (masked || !gradient)
         return;
+    if (weights)
+        scale *= weights[t];
 #pragma unroll 2
     for (size_t pack = threadIdx.x; pack * RP_PACK < vocabulary; pack += THREADS) {
         const size_t first = pack * RP_PACK;
@@ -257,7 +259,7 @@ launch(const RpCrossEntropyArgs *args, cudaStream_t stream)
             return status;
     }
     token_kernel<T, SMOOTHS><<<(unsigned)args->tokens, THREADS, kept * sizeof(Pack<T>), stream>>>(
-        vocabulary, (T *)args->logits, args->labels, args->scale, args->gradient,
+        vocabulary, (T *)args->logits, args->labels, args->scale, args->weights, args->gradient,
         (double *)args->workspace, args->losses, kept, wide, args->smoothing);
     return cudaGetLastError();
 }
@@ -273,7 +275,7 @@ rp_cuda_cross_entropy(const RpCrossEntropyArgs *args, cudaStream_t stream)
         return args->smoothing > 0 ? launch<decltype(zero), true>(args, stream)
                                    : launch<decltype(zero), false>(args, stream);
     });
-    return status == cudaSuccess ? rp_cuda_add_doubles((const double *)args->workspace,
+    return status == cudaSuccess && args->loss ? rp_cuda_add_doubles((const double *)args->workspace,
                                                        args->tokens, args->loss, stream)
                                  : status;
 }
