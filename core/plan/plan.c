@@ -73,6 +73,7 @@ new_shared(guint gpus, guint n_layers)
                                           .gradients = {RP_NONE, RP_NONE, RP_NONE, RP_NONE},
                                           .optimizer = RP_NONE,
                                           .copied = RP_NONE,
+                                          .reference = RP_NONE,
                                           .reduced = RP_NONE};
     tables->exchange = (RpPlanExchange){RP_NONE, RP_NONE};
     tables->constants = g_new(guint32, gpus);

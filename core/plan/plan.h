@@ -226,6 +226,7 @@ typedef struct {
     guint32 gradients[RP_MOST_ROUNDS_APART]; /* [1] and up only of rounds that stand apart */
     guint32 optimizer; /* full-precision weights and moments: rp_optimizer_state_bytes() */
     guint32 copied;    /* blocking: fp32 gradients */
+    guint32 reference; /* the trained weights as the run began: RpPlanOptions.reference_copy */
     guint32 reduced;   /* several servers: the largest share of fp32 sums of their gradients, of the
                           layer's own and behind them of a tied matrix (rp_shard_most()) */
     gboolean early;    /* its early step writes weights, and a late step follows */

@@ -72,6 +72,9 @@ typedef struct {
                                is cheaper to keep them apart (RP_GRADIENTS_APART) */
     gboolean forward_only; /* `full`: evaluates: the plan's stages and arenas as otherwise, of which
                                iterations of one call run forward alone; nothing is trained */
+    gboolean
+        reference_copy; /* `full`: the host keeps trained weights as they were at first, which forwards of a
+                                reference read (exec/train) */
     guint first_iteration; /* 0, or 1 for a run that is resumed: there are older weights */
     guint servers; /* `full`: that train together (RpPlanModes.servers); 0 = 1. Micro-batches are
                       those of one of them */

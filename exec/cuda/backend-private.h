@@ -52,9 +52,10 @@ typedef struct {
     RpRuntimeStream *compute;   /* the compute lane's */
     RpRuntimeStream *auxiliary; /* losses */
     RpRuntimeEvent *head_done;
-    void *side;      /* device memory beside the arena: its losses, and */
-    gint32 *targets; /* [2][T] of the head that runs: targets, and their rows if packed */
-    guint8 *pinned;  /* memory of all slots */
+    void *side; /* device memory beside the arena: its losses, and */
+    /* [head_numbers] of the head that runs: targets, their rows if packed, and documents of a preference */
+    gint32 *targets;
+    guint8 *pinned; /* memory of all slots */
     RpCudaSlot slots[RP_CUDA_SLOTS];
     guint64 n_slots_taken;         /* worker's */
     guint64 n_losses;              /* worker's: heads that were launched */

@@ -53,7 +53,7 @@ open_arena(RpCudaDevice *device, guint64 bytes, GError **error)
 static gboolean
 open_side(RpCuda *cuda, RpCudaDevice *device, GError **error)
 {
-    const gsize target_bytes = rp_align_up(2 * cuda->map.tokens * sizeof(gint32), SIDE_ALIGNMENT);
+    const gsize target_bytes = rp_align_up(cuda->map.head_numbers * sizeof(gint32), SIDE_ALIGNMENT);
     const gsize loss_bytes = rp_task_map_places(&cuda->map) * cuda->map.n_losses * sizeof(double);
 
     const gsize square_bytes =
@@ -122,9 +122,11 @@ open_returns(RpCuda *cuda, GError **error)
     const gsize n_squares =
         rp_modes_leave_once(cuda->map.modes) ? (gsize)RP_BATCH_FEED_RING * cuda->map.n_layers : 0;
     const gsize flag_bytes = places * cuda->map.n_layers * sizeof *cuda->map.broken;
+    const gsize n_scores = rp_task_map_n_scores(&cuda->map);
 
     if (!rp_runtime_take_pinned(&cuda->devices[0].gpu,
-                                (n_losses + n_squares) * sizeof(double) + flag_bytes,
+                                (n_losses + n_squares) * sizeof(double) + flag_bytes +
+                                    n_scores * sizeof(float),
                                 (void **)&cuda->map.losses, error))
         return FALSE;
     memset(cuda->map.losses + n_losses, 0, n_squares * sizeof(double) + flag_bytes);
@@ -132,6 +134,8 @@ open_returns(RpCuda *cuda, GError **error)
         cuda->map.squares = cuda->map.losses + n_losses;
     rp_host_state_set_squares(cuda->map.host_state, cuda->map.squares);
     cuda->map.broken = (guint32 *)(void *)(cuda->map.losses + n_losses + n_squares);
+    if (n_scores > 0)
+        cuda->map.scores = (float *)(void *)(cuda->map.broken + places * cuda->map.n_layers);
     cuda->calls = g_new0(RpCudaLoss, places);
     return TRUE;
 }
@@ -292,8 +296,7 @@ make(const RpPlan *plan, const RpNetwork *network, RpHostState *host_state, RpBa
     rp_task_map_init(&cuda->map, plan, network, host_state, feed);
     cuda->options = *options;
     cuda->slot_bytes = rp_align_up(
-        MAX(2 * cuda->map.tokens /* targets and rows */, cuda->map.most_places) * sizeof(gint32),
-        SIDE_ALIGNMENT);
+        MAX(cuda->map.head_numbers, cuda->map.most_places) * sizeof(gint32), SIDE_ALIGNMENT);
     cuda->unpinned = find_unpinned(plan);
     pthread_mutex_init(&cuda->watch_lock, NULL);
     rp_clock_init_cond(&cuda->watch_cond);

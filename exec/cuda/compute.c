@@ -79,14 +79,15 @@ set_places(RpDeviceAction *action, const gint32 *places, gsize n, GError **error
 }
 
 static gboolean
-begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed, GError **error)
+begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed, gsize n_more,
+           GError **error)
 {
     RpCuda *cuda = (RpCuda *)action->backend;
     RpCudaDevice *device = &cuda->devices[action->device];
     const RpKernels *kernels = rp_network_kernels(cuda->map.network);
     const gsize tokens = cuda->map.tokens;
-    RpCudaSlot *slot =
-        rp_cuda_slot_fill(cuda, device, targets, (packed ? 2 : 1) * tokens * sizeof(gint32), error);
+    const gsize n_all = n_more > 0 ? 2 * tokens + n_more : (packed ? 2 : 1) * tokens;
+    RpCudaSlot *slot = rp_cuda_slot_fill(cuda, device, targets, n_all * sizeof(gint32), error);
 
     if (slot == NULL)
         return FALSE;
@@ -94,6 +95,10 @@ begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean pack
         kernels->fetch(
             action->call.stream,
             &(RpFetchArgs){.n = n, .from = slot->memory + first, .to = device->targets + first});
+    if (n_more > 0)
+        kernels->fetch(action->call.stream, &(RpFetchArgs){.n = n_more,
+                                                           .from = slot->memory + 2 * tokens,
+                                                           .to = device->targets + 2 * tokens});
     kernels->fill(action->call.stream,
                   &(RpFillArgs){.dtype = RP_DTYPE_FP32,
                                 .n = cuda->map.n_losses * sizeof(double) / sizeof(float),

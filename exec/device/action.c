@@ -1,5 +1,7 @@
 #include "exec/device/action.h"
 
+#include <string.h>
+
 #include "core/base/units.h"
 #include "exec/device/batch-feed.h"
 #include "exec/device/error.h"
@@ -42,6 +44,17 @@ padded_length(const RpTaskMap *map, const RpTask *task)
     return longest;
 }
 
+/* Whether the task is of a reference that is the model without its adapters. */
+static gboolean
+leaves_adapters_out(const RpTaskMap *map, const RpTask *task)
+{
+    guint m;
+
+    return rp_host_state_evaluates(map->host_state) &&
+           rp_network_options(map->network)->preference.reference != RP_REFERENCE_COPY &&
+           rp_batch_feed_find(map->feed, task->iteration, 0, &m)->by_reference;
+}
+
 /* Memory and layers; the head's part, and who observes, are set later. */
 static RpStageCall
 call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
@@ -63,6 +76,7 @@ call_of(const RpTaskMap *map, guint device, const RpBackendTask *task)
         .sums = rp_task_operand(map, task, RP_ROLE_SUM),
         .begins_sums = begins_sums(map, device, task),
         .workspace = rp_task_operand(map, task, RP_ROLE_WORKSPACE),
+        .adapters_off = leaves_adapters_out(map, &task->task),
         .drops = !rp_host_state_evaluates(map->host_state),
         .step = (guint32)rp_host_state_step(map->host_state, task->task.iteration),
         .first_token = (guint32)(task->task.micro_batch * map->tokens),
@@ -106,6 +120,31 @@ take_broken(const RpTaskMap *map, gsize place)
     return lowest;
 }
 
+/* Samples whose losses are added up: of a preference pairs or labelled answers, else targets. */
+static guint64
+count_units(const RpBatchFeedCall *call, guint m)
+{
+    const RpTokenBatch *batch = call->batch;
+    guint64 n = 0;
+
+    if (!batch->preference)
+        return batch->n_micro_targets[m];
+    for (guint d = 0; d < batch->n_starts[m]; d++) {
+        const RpAnswerKind kind = (RpAnswerKind)rp_token_batch_answers(batch, m)[d];
+
+        n += rp_answer_is_chosen(kind) || kind == RP_ANSWER_UNDESIRABLE;
+    }
+    return n;
+}
+
+/* Log-probabilities of a forward's documents. */
+static float *
+scores_of(const RpTaskMap *map, guint64 iteration, guint32 micro_batch)
+{
+    return map->scores +
+           (iteration % RP_SCORE_RING * map->micro_batches + micro_batch) * map->tokens;
+}
+
 gboolean
 rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micro_batch,
                            GError **error)
@@ -118,7 +157,12 @@ rp_device_action_take_loss(const RpTaskMap *map, guint64 iteration, guint32 micr
 
     call->broken_layer[m] = broken.layer;
     if (map->n_losses > 1)
-        call->aux_losses[m] = (double)call->batch->n_micro_targets[m] * losses[1];
+        call->aux_losses[m] = (double)count_units(call, m) * losses[1];
+    if (call->batch->preference)
+        call->sums[m] = *rp_stage_sums(losses);
+    if (call->scores)
+        memcpy(rp_token_batch_references(call->batch, m), scores_of(map, iteration, micro_batch),
+               call->batch->n_starts[m] * sizeof *map->scores);
     if (!rp_host_state_take_loss(map->host_state, iteration, micro_batch, losses[0], broken, error))
         return FALSE;
     rp_batch_feed_set_loss(map->feed, call, m, losses[0]);
@@ -132,16 +176,60 @@ loss_of(const RpDeviceAction *action)
     return action->map->devices[action->device].losses + action->place * action->map->n_losses;
 }
 
+/* The first row of each document, behind the last one's rows as many; then kinds, then references.
+ * @all: rows are all tokens, not those with a target alone */
+static gsize
+list_documents(const RpTokenBatch *batch, guint m, gboolean all, gint32 *numbers)
+{
+    const gint32 *targets = rp_token_batch_targets(batch, m);
+    const gint32 *starts = rp_token_batch_starts(batch, m);
+    const guint8 *answers = rp_token_batch_answers(batch, m);
+    const gsize n = batch->n_starts[m];
+    gint32 row = 0, t = 0;
+
+    for (gsize d = 0; d <= n; d++) {
+        for (; t < starts[d]; t++)
+            row += all || targets[t] != RP_LABEL_MASKED;
+        numbers[d] = row;
+    }
+    for (gsize d = 0; d < n; d++)
+        numbers[n + 1 + d] = answers[d];
+    memcpy(numbers + 2 * n + 1, rp_token_batch_references(batch, m), n * sizeof *numbers);
+    return 3 * n + 1;
+}
+
+/* The call's part of a preference, whose numbers the device has behind targets and rows. */
+static void
+set_documents(RpDeviceAction *action, const RpTokenBatch *batch, guint m)
+{
+    const RpTaskMap *map = action->map;
+    const RpTask *task = &action->task->task;
+    const gint32 *numbers = action->call.targets + 2 * map->tokens;
+    const guint n = batch->n_starts[m];
+    const double weight = rp_network_options(map->network)->preference.sft_weight;
+    RpStageDocuments documents = {.n = n,
+                                  .first = numbers,
+                                  .answers = numbers + n + 1,
+                                  .references = (const float *)(numbers + 2 * n + 1)};
+
+    if (batch->n_chosen_targets > 0)
+        documents.nll_scale = weight * (double)batch->n_pairs / (double)batch->n_chosen_targets;
+    if (rp_host_state_evaluates(map->host_state))
+        documents.logps = scores_of(map, task->iteration, task->micro_batch);
+    action->call.documents = documents;
+}
+
 /* Targets, those that are masked left out if they are many. */
 static gboolean
 begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
 {
     const RpTaskMap *map = action->map;
     const RpTask *task = &action->task->task;
-    gint32 *packed = map->packed + 2 * map->tokens * action->device;
+    gint32 *packed = map->packed + map->head_numbers * action->device;
     guint m;
     const RpBatchFeedCall *call =
         rp_batch_feed_find(map->feed, task->iteration, task->micro_batch, &m);
+    const gboolean prefers = call->batch->preference;
     const gint32 *targets = rp_token_batch_targets(call->batch, m);
     /* a layer of the caller's program reads labels beside each other */
     const guint n =
@@ -149,15 +237,23 @@ begin_head(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
             ? RP_TARGETS_ALL
             : rp_targets_pack(targets, (guint)map->tokens, packed, packed + map->tokens);
     const gboolean all = n == RP_TARGETS_ALL;
+    gsize n_more = 0;
 
+    if (all && prefers)
+        targets = memcpy(packed, targets, map->tokens * sizeof *packed);
+    if (prefers)
+        n_more = list_documents(call->batch, m, all, packed + 2 * map->tokens);
     action->call.loss = loss_of(action);
     action->call.scale = rp_host_state_scale(map->host_state, task->iteration,
                                              rp_task_access(action->task, RP_ROLE_DECISION));
-    action->call.aux_scale = action->call.scale * (float)call->batch->n_micro_targets[m];
-    if (!ops->begin_head(action, all ? targets : packed, all ? (guint)map->tokens : n, !all, error))
+    action->call.aux_scale = action->call.scale * (float)count_units(call, m);
+    if (!ops->begin_head(action, all ? targets : packed, all ? (guint)map->tokens : n, !all, n_more,
+                         error))
         return FALSE;
     action->call.rows = all ? NULL : action->call.targets + map->tokens;
     action->call.n_rows = all ? 0 : n;
+    if (prefers)
+        set_documents(action, call->batch, m);
     return TRUE;
 }
 
@@ -415,7 +511,7 @@ make_call(const RpNetwork *network, const RpProfile *profile, guint layer, Space
                             profile->layers[profile->n_layers - 1].activation_bytes +
                             MAX(sizes->forward_workspace_bytes, sizes->backward_workspace_bytes)),
         .targets = take(space, rp_profile_micro_batch_tokens(profile) * sizeof(gint32)),
-        .loss = take(space, 2 * sizeof(double)),
+        .loss = take(space, RP_STAGE_LOSSES * sizeof(double)),
         .scale = 1,
         .drops = TRUE};
 }

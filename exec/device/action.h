@@ -27,14 +27,14 @@ typedef struct {
  * @set_places: networks that have places: @n numbers of @places into the constants, where
  *   rp_network_places_byte() says, before later work on the device; @places is read now
  * @begin_head: makes the losses at call.loss zero, and sets call.targets to the device's copy of @targets: @n of them,
- *   and if @packed as many rows, T after the first
+ *   if @packed as many rows, T after the first, and @n_more numbers, 2 T after it
  * @send_loss: the head has run, or was issued: calls rp_device_action_take_loss() once the loss is
  *   in map->losses, all n_losses of it
  */
 typedef struct {
     gboolean (*set_places)(RpDeviceAction *action, const gint32 *places, gsize n, GError **error);
     gboolean (*begin_head)(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed,
-                           GError **error);
+                           gsize n_more, GError **error);
     gboolean (*send_loss)(const RpDeviceAction *action, GError **error);
 } RpDeviceActionOps;
 

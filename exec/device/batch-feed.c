@@ -55,6 +55,7 @@ struct _RpBatchFeed {
     RpBatchFeedCall *calls; /* [RP_BATCH_FEED_RING][n_calls] */
     double *losses;         /* [RP_BATCH_FEED_RING][n_calls][M] */
     double *aux_losses;
+    RpPreferenceSums *sums; /* likewise */
     gint32 *broken_layer;
     GPtrArray *spare; /* RpTokenBatch: of calls that are over */
     guint *n_losses;  /* [RP_BATCH_FEED_RING][n_calls]: that are stored; under the lock */
@@ -76,12 +77,14 @@ rp_batch_feed_new(guint micro_batches, guint calls)
     feed->calls = g_new0(RpBatchFeedCall, n);
     feed->losses = g_new0(double, n_values);
     feed->aux_losses = g_new0(double, n_values);
+    feed->sums = g_new0(RpPreferenceSums, n_values);
     feed->broken_layer = g_new0(gint32, n_values);
     feed->n_losses = g_new0(guint, n);
     feed->spare = g_ptr_array_new_with_free_func((GDestroyNotify)rp_token_batch_free);
     for (gsize i = 0; i < n; i++) {
         feed->calls[i].losses = feed->losses + i * micro_batches;
         feed->calls[i].aux_losses = feed->aux_losses + i * micro_batches;
+        feed->calls[i].sums = feed->sums + i * micro_batches;
         feed->calls[i].broken_layer = feed->broken_layer + i * micro_batches;
     }
     pthread_mutex_init(&feed->lock, NULL);
@@ -101,6 +104,7 @@ rp_batch_feed_free(RpBatchFeed *feed)
     g_ptr_array_unref(feed->spare);
     g_free(feed->n_losses);
     g_free(feed->broken_layer);
+    g_free(feed->sums);
     g_free(feed->aux_losses);
     g_free(feed->losses);
     g_free(feed->calls);
@@ -120,7 +124,8 @@ take_space(RpBatchFeed *feed, RpBatchFeedCall *call, const RpTokenBatch *batch)
     const RpBatcherOptions shape = {.micro_batches = batch->micro_batches,
                                     .sequences = batch->sequences,
                                     .tokens = batch->tokens,
-                                    .packing = batch->packed};
+                                    .packing = batch->packed,
+                                    .preference = batch->preference};
 
     if (call->batch != NULL)
         return call->batch;
@@ -151,11 +156,13 @@ rp_batch_feed_push(RpBatchFeed *feed, guint64 iteration, guint call, const RpTok
 
     pushed->iteration = iteration;
     pushed->call = call;
+    pushed->scores = pushed->by_reference = FALSE;
     pushed->batch = take_space(feed, pushed, batch);
     rp_token_batch_copy(pushed->batch, batch);
     for (guint m = 0; m < feed->micro_batches; m++) {
         pushed->losses[m] = pushed->aux_losses[m] = 0;
         pushed->broken_layer[m] = G_MAXINT32;
+        pushed->sums[m] = (RpPreferenceSums){0};
     }
     pthread_mutex_lock(&feed->lock);
     feed->n_losses[place] = 0;

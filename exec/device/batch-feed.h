@@ -15,11 +15,15 @@
 /* One forward_backward(). */
 typedef struct {
     guint64 iteration;
-    guint call;           /* within the iteration */
-    RpTokenBatch *batch;  /* the feed's copy; %NULL once it was let go */
-    double *losses;       /* [M]: summed over the targets of a micro-batch */
-    double *aux_losses;   /* [M]: auxiliary ones, times targets; 0 where there are none */
-    gint32 *broken_layer; /* [M]: lowest layer whose output was not finite, or G_MAXINT32 */
+    guint call;             /* within the iteration */
+    RpTokenBatch *batch;    /* the feed's copy; %NULL once it was let go */
+    double *losses;         /* [M]: summed over the targets of a micro-batch */
+    double *aux_losses;     /* [M]: auxiliary ones, times targets; 0 where there are none */
+    RpPreferenceSums *sums; /* [M]: of a preference */
+    /* A forward whose documents' log-probabilities take the place of the batch's references: */
+    gboolean scores;
+    gboolean by_reference; /* by the reference, not by the newest weights */
+    gint32 *broken_layer;  /* [M]: lowest layer whose output was not finite, or G_MAXINT32 */
 } RpBatchFeedCall;
 
 typedef struct _RpBatchFeed RpBatchFeed;

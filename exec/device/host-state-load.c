@@ -82,6 +82,11 @@ rp_host_state_load(RpHostState *host_state, const RpWeights *weights)
                 rp_pool_run(host_state->pool, 0, weight->elements, GRANULE, load_share, &job);
         }
         rp_host_state_publish_all(host_state, l);
+        const RpHostStateLayer *of = &host_state->layers[l];
+
+        if (of->weights[RP_HOST_STATE_REFERENCE] != NULL)
+            memcpy(of->weights[RP_HOST_STATE_REFERENCE], of->weights[0],
+                   of->own * host_state->element_bytes);
     }
     rp_host_state_begin_fresh(host_state);
 }

@@ -17,7 +17,8 @@ typedef struct {
     RpShard share; /* the part of these that this server steps */
     guint64 tied;  /* parameters after those that live in another layer */
     /* since rp_host_state_attach() */
-    guint8 *weights[2];                      /* [1]: NULL with a single version */
+    /* [1]: NULL with a single version; [RP_HOST_STATE_REFERENCE]: NULL without a copy */
+    guint8 *weights[3];
     guint8 *frozen;                          /* weights that no step changes; or NULL */
     guint8 *gradients[RP_MOST_ROUNDS_APART]; /* [1] and up: of rounds that stand apart; or NULL */
     float *copied;                           /* blocking: the same in fp32; or NULL */

@@ -281,6 +281,7 @@ layer_fits(const RpHostState *host_state, guint layer, guint64 bytes)
                                row->weights[1],
                                row->optimizer,
                                row->copied,
+                               row->reference,
                                row->frozen};
 
     for (guint i = 0; i < G_N_ELEMENTS(buffers); i++)
@@ -348,6 +349,7 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
 
         for (guint v = 0; v < rp_modes_versions(host_state->modes); v++)
             layer->weights[v] = address(host_state, row->weights[v]);
+        layer->weights[RP_HOST_STATE_REFERENCE] = address(host_state, row->reference);
         for (guint i = 0; i < RP_MOST_ROUNDS_APART; i++)
             layer->gradients[i] = address(host_state, row->gradients[i]);
         layer->copied = address(host_state, row->copied);

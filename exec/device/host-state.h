@@ -127,6 +127,9 @@ void rp_host_state_load(RpHostState *host_state, const RpWeights *weights);
 
 /* ---- copies: where the bytes of a layer stand ---- */
 
+/* The version that the run began with, where the plan keeps a copy of it (RpPlanOptions.reference_copy). */
+#define RP_HOST_STATE_REFERENCE 2
+
 /* Host address of byte @offset of the layer's weights in version @version (0 or 1; of a single
  * buffer always 0). @run: (out): how many bytes follow there without a break. */
 guint8 *rp_host_state_weights(const RpHostState *host_state, guint layer, guint version,

@@ -87,8 +87,13 @@ rp_task_map_init(RpTaskMap *map, const RpPlan *plan, const RpNetwork *network,
         g_assert(buffer->bytes >= rp_network_constant_bytes(network));
         map->constants[g] = buffer->offset;
     }
-    map->packed = g_new(gint32, 2 * map->tokens * map->gpus);
     map->n_losses = options->aux_loss > 0 ? 2 : 1;
+    map->head_numbers = 2 * map->tokens;
+    if (rp_preference_is_used(&options->preference)) {
+        map->n_losses = RP_STAGE_LOSSES;
+        map->head_numbers = 5 * map->tokens + 1;
+    }
+    map->packed = g_new(gint32, map->head_numbers * map->gpus);
     map->most_places = rp_network_most_places(network);
     if (map->most_places > 0)
         map->places = g_new(gint32, map->most_places * map->gpus);
@@ -139,6 +144,14 @@ rp_task_map_squares_workspace(const RpTaskMap *map)
         most = MAX(most, kernels->sum_squares_workspace(&args));
     }
     return most;
+}
+
+gsize
+rp_task_map_n_scores(const RpTaskMap *map)
+{
+    return rp_preference_is_used(&rp_network_options(map->network)->preference)
+               ? RP_SCORE_RING * (gsize)map->micro_batches * map->tokens
+               : 0;
 }
 
 RpStageSteps
@@ -248,12 +261,25 @@ boundary_of(const RpTaskMap *map, const RpBackendTask *task)
     return i;
 }
 
+/* The version of weights that a task reads: in evaluations, the reference's for a call by it. */
+static guint
+version_of(const RpTaskMap *map, const RpTask *task)
+{
+    const RpPreference *preference = &rp_network_options(map->network)->preference;
+    guint m;
+
+    if (preference->reference == RP_REFERENCE_COPY && rp_host_state_evaluates(map->host_state) &&
+        rp_batch_feed_find(map->feed, task->iteration, 0, &m)->by_reference)
+        return RP_HOST_STATE_REFERENCE;
+    return rp_host_state_version(map->host_state, task->iteration);
+}
+
 /* Bytes of a layer up, from where each of them lives. @at: where byte @offset goes */
 static gboolean
 copy_weights(const RpTaskMap *map, const RpBackendTask *task, guint layer, guint64 offset,
              guint64 bytes, guint8 *at, RpTaskMove move, gpointer user_data, GError **error)
 {
-    const guint version = rp_host_state_version(map->host_state, task->task.iteration);
+    const guint version = version_of(map, &task->task);
     guint64 run;
 
     for (guint64 done = 0; done < bytes; done += run) {

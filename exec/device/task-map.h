@@ -33,8 +33,11 @@ typedef struct {
     guint64 *residents;  /* [gpus][n_layers] the same for resident weights, or RP_LAYOUT_NONE */
     guint64 *first;      /* [n_layers] first byte of a layer in the upload of all */
     RpSavedPlace *saved; /* [gpus][n_layers] of the running action's layers */
-    gint32 *packed;      /* [gpus][2][T] targets that are not masked, and their rows */
-    /* losses of a micro-batch: its own, and the auxiliary one if there is one */
+    /* [gpus][head_numbers]: [2][T] targets that are not masked, and their rows; behind them, of a preference, first rows,
+     * kinds and references of documents, at most T of them */
+    gint32 *packed;
+    gsize head_numbers;
+    /* losses of a micro-batch: its own, and the auxiliary one if there is one; of a preference RP_STAGE_LOSSES */
     gsize n_losses;
     gsize most_places;     /* rp_network_most_places() */
     gint32 *places;        /* [gpus][most_places] of a micro-batch, or %NULL */
@@ -42,6 +45,8 @@ typedef struct {
     /* set by the backend */
     guint8 **memory; /* [gpus + 1] where each arena begins */
     double *losses;  /* [RP_BATCH_FEED_RING x M][n_losses] as the host reads them */
+    float *
+        scores; /* [RP_SCORE_RING x M][T] log-probabilities of documents by forwards; %NULL: no preference */
     double *squares; /* [RP_BATCH_FEED_RING][n_layers] of gradients that have left; or NULL */
     /* [RP_BATCH_FEED_RING x M][n_layers] tokens from the first whose output is not finite; 0: all
      * are finite */
@@ -63,6 +68,12 @@ rp_task_map_leaving_dtype(const RpTaskMap *map)
 
 /* Size of the workspace, bytes. */
 gsize rp_task_map_squares_workspace(const RpTaskMap *map);
+
+/* Forwards that score documents: more are not under way at once. */
+#define RP_SCORE_RING 4
+
+/* Numbers of the ring of scores; 0 without a preference. */
+gsize rp_task_map_n_scores(const RpTaskMap *map);
 
 /* Places of rings of RP_BATCH_FEED_RING x M, and a micro-batch's. */
 static inline gsize

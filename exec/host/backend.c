@@ -129,7 +129,8 @@ set_places(RpDeviceAction *action, const gint32 *places, gsize n, GError **error
 }
 
 static gboolean
-begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed, GError **error)
+begin_head(RpDeviceAction *action, const gint32 *targets, guint n, gboolean packed, gsize n_more,
+           GError **error)
 {
     action->call.targets = targets;
     memset(action->call.loss, 0, action->map->n_losses * sizeof *action->call.loss);
@@ -239,6 +240,7 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
     places = rp_task_map_places(&host->map);
     host->map.losses = g_new0(double, places * host->map.n_losses);
     host->map.broken = g_new0(guint32, places * host->map.n_layers);
+    host->map.scores = g_new0(float, rp_task_map_n_scores(&host->map));
     if (rp_modes_leave_once(host->map.modes)) {
         host->map.squares = g_new0(double, (gsize)RP_BATCH_FEED_RING * host->map.n_layers);
         rp_host_state_set_squares(host_state, host->map.squares);
@@ -261,6 +263,7 @@ backend_free(RpBackend *backend)
     g_free(host->slow);
     g_free(host->map.losses);
     g_free(host->map.broken);
+    g_free(host->map.scores);
     g_free(host->map.squares);
     g_free(host->times);
     rp_task_map_clear(&host->map);

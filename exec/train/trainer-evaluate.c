@@ -1,4 +1,4 @@
-/* The loss of data that is not learned.
+/* Forwards alone: the loss of data that is not learned, and log-probabilities of preferences by the reference.
  *
  *   training     |step 4|--flush--|                     |step 5|
  *   evaluation                    |F of batch 0|F of 1|
@@ -35,6 +35,7 @@ rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gbo
                            .tokens = shape->tokens,
                            .labels = rp_model_labels(rp_network_model(trainer->network)),
                            .packing = shape->packed_tokens > 0,
+                           .preference = rp_trainer_preference(trainer) != NULL,
                            .epochs = 1,
                            .parts = trainer->servers,
                            .part = rank};
@@ -91,20 +92,58 @@ note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *records, gsiz
     }
 }
 
-/* The batch read last. */
+/* @scores: of its documents, which take the place of references in @call's copy of the batch; then @by_reference */
 static gboolean
-run_batch(RpTrainer *trainer, const RpBatchFeedCall **call, GError **error)
+run_batch(RpTrainer *trainer, const RpTokenBatch *batch, gboolean scores, gboolean by_reference,
+          const RpBatchFeedCall **call, GError **error)
 {
     RpEvaluator *evaluator = trainer->evaluator;
+    RpBatchFeedCall *pushed = rp_batch_feed_push(trainer->feed, evaluator->iteration, 0, batch);
     RpViolation violation;
 
-    *call = rp_batch_feed_push(trainer->feed, evaluator->iteration, 0, evaluator->batch);
+    pushed->scores = scores;
+    pushed->by_reference = by_reference;
+    *call = pushed;
     if (!rp_planner_append_iteration(evaluator->planner, error))
         return FALSE;
     if (!rp_verifier_extend(evaluator->verifier, RP_GROWN_STEP, &violation))
         return rp_trainer_fail_proof(&violation, error);
     evaluator->iteration++;
     return rp_engine_append(trainer->engine, error);
+}
+
+/* Waits for scores, and sets references of @batch. */
+static gboolean
+take_scores(RpTrainer *trainer, const RpBatchFeedCall *call, RpTokenBatch *batch, GError **error)
+{
+    double loss;
+
+    if (!rp_trainer_wait_for_loss(trainer, call, &loss, error))
+        return FALSE;
+    for (guint m = 0; m < batch->micro_batches; m++)
+        memcpy(rp_token_batch_references(batch, m), rp_token_batch_references(call->batch, m),
+               batch->n_starts[m] * sizeof *batch->references);
+    rp_batch_feed_let_go(trainer->feed, call->iteration); /* heads come last */
+    return TRUE;
+}
+
+/* References of the batch read last. */
+static gboolean
+find_references(RpTrainer *trainer, GError **error)
+{
+    const RpPreference *preference = rp_trainer_preference(trainer);
+    RpEvaluator *evaluator = trainer->evaluator;
+    const RpBatchFeedCall *call;
+
+    if (preference == NULL || preference->reference == RP_REFERENCE_NONE)
+        return TRUE;
+    if (preference->reference == RP_REFERENCE_PRECOMPUTED) {
+        g_return_val_if_fail(evaluator->references != NULL, FALSE);
+        rp_token_batch_set_references(evaluator->batch, evaluator->references);
+        return TRUE;
+    }
+    return run_batch(trainer, evaluator->batch, TRUE, TRUE, &call, error) &&
+           take_scores(trainer, call, evaluator->batch, error);
 }
 
 /* The losses of the oldest batch under way, in the order of batches. */
@@ -115,8 +154,12 @@ take_loss(RpTrainer *trainer, const RpBatchFeedCall *call, GError **error)
 
     if (!rp_trainer_wait_for_loss(trainer, call, &loss, error))
         return FALSE;
-    g_array_append_vals(trainer->evaluator->losses, call->losses,
-                        trainer->evaluator->batch->micro_batches);
+    if (rp_trainer_preference(trainer) != NULL)
+        g_array_append_vals(trainer->evaluator->losses, call->sums,
+                            RP_N_PREFERENCE_SUMS * trainer->evaluator->batch->micro_batches);
+    else
+        g_array_append_vals(trainer->evaluator->losses, call->losses,
+                            trainer->evaluator->batch->micro_batches);
     rp_batch_feed_let_go(trainer->feed, call->iteration); /* heads come last */
     return TRUE;
 }
@@ -164,7 +207,8 @@ run_batches(RpTrainer *trainer, RpBatcher *batcher, const Listener *listener,
             n_taken++;
             n_done += n_samples[place];
         }
-        if (!run_batch(trainer, &calls[place], error))
+        if (!find_references(trainer, error) ||
+            !run_batch(trainer, evaluator->batch, FALSE, FALSE, &calls[place], error))
             return FALSE;
         *broken = FALSE;
         n_samples[place] = evaluator->batch->n_placed;
@@ -172,6 +216,7 @@ run_batches(RpTrainer *trainer, RpBatcher *batcher, const Listener *listener,
         evaluation->n_samples += evaluator->batch->n_placed;
         evaluation->n_tokens += evaluator->batch->n_tokens;
         evaluation->n_targets += evaluator->batch->n_targets;
+        evaluation->n_pairs += evaluator->batch->n_pairs;
     }
     *broken = TRUE;
     for (; n_taken < evaluation->calls; n_taken++)
@@ -191,6 +236,7 @@ typedef struct {
     guint64 ended; /* Ended */
     guint64 n_tokens;
     guint64 n_targets;
+    guint64 n_pairs;
 } Part;
 
 static Ended
@@ -211,13 +257,14 @@ join_parts(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError
     Part sum = {0};
 
     all[rp_servers_rank(trainer->joined)] =
-        (Part){ended_how(own), evaluation->n_tokens, evaluation->n_targets};
+        (Part){ended_how(own), evaluation->n_tokens, evaluation->n_targets, evaluation->n_pairs};
     if (!rp_servers_gather_each(trainer->joined, RP_SERVERS_CONTROL, all, sizeof *all, error))
         return FALSE;
     for (guint r = 0; r < n; r++) {
         sum.ended = MAX(sum.ended, all[r].ended);
         sum.n_tokens += all[r].n_tokens;
         sum.n_targets += all[r].n_targets;
+        sum.n_pairs += all[r].n_pairs;
     }
     if (sum.ended == ENDED_FAILED && ended_how(own) == ENDED_CANCELLED)
         g_clear_error(&own);
@@ -230,17 +277,18 @@ join_parts(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError
     }
     evaluation->n_tokens = sum.n_tokens;
     evaluation->n_targets = sum.n_targets;
+    evaluation->n_pairs = sum.n_pairs;
     return TRUE;
 }
 
 /* Adds the losses of all servers batch by batch, and those of each server in the order of micro-batches, as one server
- * adds them up. @sum: (out) */
+ * adds them up. @width: numbers of a micro-batch; @sums: (out) (array length=width) */
 static gboolean
-add_losses(RpTrainer *trainer, guint calls, double *sum, GError **error)
+add_losses(RpTrainer *trainer, guint calls, gsize width, double *sums, GError **error)
 {
     const RpEvaluator *evaluator = trainer->evaluator;
-    const guint each = evaluator->batch->micro_batches, n = trainer->servers;
-    const gsize own = (gsize)calls * each;
+    const gsize each = evaluator->batch->micro_batches * width, n = trainer->servers;
+    const gsize own = calls * each;
     g_autofree double *all = g_new(double, MAX(1, own * n));
     const guint rank = trainer->joined != NULL ? rp_servers_rank(trainer->joined) : 0;
 
@@ -249,15 +297,39 @@ add_losses(RpTrainer *trainer, guint calls, double *sum, GError **error)
     if (n > 1 &&
         !rp_servers_gather_each(trainer->joined, RP_SERVERS_CONTROL, all, own * sizeof *all, error))
         return FALSE;
-    *sum = 0;
-    for (guint c = 0; c < calls; c++) {
+    for (gsize w = 0; w < width; w++)
+        sums[w] = 0;
+    for (gsize at = 0; at < width * calls; at++) {
+        const gsize c = at / width, w = at % width;
         double of_batch = 0;
 
-        for (guint r = 0; r < n; r++)
-            for (guint m = 0; m < each; m++)
-                of_batch += all[r * own + (gsize)c * each + m];
-        *sum += of_batch;
+        for (gsize r = 0; r < n; r++)
+            for (gsize m = w; m < each; m += width)
+                of_batch += all[r * own + c * each + m];
+        sums[w] += of_batch;
     }
+    return TRUE;
+}
+
+/* The loss and the metrics of what has run. */
+static gboolean
+measure(RpTrainer *trainer, RpEvaluation *evaluation, GError **error)
+{
+    const RpPreference *preference = rp_trainer_preference(trainer);
+    RpPreferenceSums sums;
+    double loss;
+
+    if (preference != NULL) {
+        if (!add_losses(trainer, evaluation->calls, RP_N_PREFERENCE_SUMS, (double *)&sums, error))
+            return FALSE;
+        evaluation->loss = rp_preference_measure(preference, &sums, evaluation->metrics);
+        return TRUE;
+    }
+    for (guint i = 0; i < RP_N_PREFERENCE_METRICS; i++)
+        evaluation->metrics[i] = NAN;
+    if (!add_losses(trainer, evaluation->calls, 1, &loss, error))
+        return FALSE;
+    evaluation->loss = evaluation->n_targets > 0 ? loss / (double)evaluation->n_targets : NAN;
     return TRUE;
 }
 
@@ -266,7 +338,6 @@ static gboolean
 conclude(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError **error)
 {
     const RpEvaluator *evaluator = trainer->evaluator;
-    double loss;
 
     if (trainer->servers > 1) {
         if (!join_parts(trainer, evaluation, problem, error))
@@ -275,13 +346,73 @@ conclude(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError *
         g_propagate_error(error, problem);
         return FALSE;
     }
-    if (!add_losses(trainer, evaluation->calls, &loss, error))
+    if (!measure(trainer, evaluation, error))
         return FALSE;
-    evaluation->loss = evaluation->n_targets > 0 ? loss / (double)evaluation->n_targets : NAN;
     evaluation->ns = MAX(0, evaluator->end_ns - evaluator->start_ns);
     if (evaluation->ns > 0)
         evaluation->bubble_ratio =
             1 - (double)evaluator->busy_ns / ((double)evaluation->ns * trainer->gpus);
+    return TRUE;
+}
+
+/* Turns devices to forwards alone. Waits for all steps. */
+static gboolean
+begin_forwards(RpTrainer *trainer, GError **error)
+{
+    RpEvaluator *evaluator = trainer->evaluator;
+
+    if (!rp_trainer_flush(trainer, error))
+        return FALSE;
+    evaluator->busy_ns = evaluator->end_ns = 0;
+    evaluator->start_ns = G_MAXINT64;
+    g_array_set_size(evaluator->losses, 0);
+    rp_host_state_begin_evaluation(trainer->host_state);
+    rp_engine_turn_to(trainer->engine, rp_planner_plan(evaluator->planner), evaluator->trace,
+                      note_batch, evaluator);
+    return TRUE;
+}
+
+/* And back to training, once they are over. */
+static void
+end_forwards(RpTrainer *trainer)
+{
+    rp_engine_turn_to(trainer->engine, rp_planner_plan(trainer->planner), NULL,
+                      rp_trainer_note_batch, trainer);
+    rp_host_state_end_evaluation(trainer->host_state);
+    for (guint64 i = 0; i < RP_BATCH_FEED_RING; i++)
+        rp_batch_feed_let_go(trainer->feed, i);
+}
+
+void
+rp_trainer_set_evaluation_references(RpTrainer *trainer, const float *references)
+{
+    g_return_if_fail(trainer->evaluator != NULL);
+
+    trainer->evaluator->references = references;
+}
+
+gboolean
+rp_trainer_score(RpTrainer *trainer, RpTokenBatch *const *batches, guint n, gboolean by_reference,
+                 GError **error)
+{
+    const RpBatchFeedCall *calls[BATCHES_AHEAD];
+
+    g_return_val_if_fail(trainer->evaluator != NULL && rp_trainer_preference(trainer) != NULL,
+                         FALSE);
+    if (!begin_forwards(trainer, error))
+        return FALSE;
+    for (guint i = 0; i < n + BATCHES_AHEAD; i++) {
+        const RpBatchFeedCall **call = &calls[i % BATCHES_AHEAD];
+
+        if (i >= BATCHES_AHEAD && i - BATCHES_AHEAD < n &&
+            !take_scores(trainer, *call, batches[i - BATCHES_AHEAD], error))
+            return FALSE;
+        if (i < n && !run_batch(trainer, batches[i], TRUE, by_reference, call, error))
+            return FALSE;
+    }
+    if (!rp_engine_finish(trainer->engine, error))
+        return FALSE;
+    end_forwards(trainer);
     return TRUE;
 }
 
@@ -302,25 +433,15 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
     g_autoptr(RpBatcher) batcher = rp_batcher_new(dataset, &batches, error);
     if (batcher == NULL)
         return FALSE;
-    if (!rp_trainer_flush(trainer, error))
+    if (!begin_forwards(trainer, error))
         return FALSE;
     *evaluation = (RpEvaluation){0};
-    evaluator->busy_ns = evaluator->end_ns = 0;
-    evaluator->start_ns = G_MAXINT64;
-    g_array_set_size(evaluator->losses, 0);
-    rp_host_state_begin_evaluation(trainer->host_state);
-    rp_engine_turn_to(trainer->engine, rp_planner_plan(evaluator->planner), evaluator->trace,
-                      note_batch, evaluator);
     done = run_batches(trainer, batcher, &listener, evaluation, &broken, &problem);
     if ((!done && broken) ||
         !rp_engine_finish(trainer->engine, problem == NULL ? &problem : NULL)) {
         g_propagate_error(error, problem);
         return FALSE;
     }
-    rp_engine_turn_to(trainer->engine, rp_planner_plan(trainer->planner), NULL,
-                      rp_trainer_note_batch, trainer);
-    rp_host_state_end_evaluation(trainer->host_state);
-    for (guint64 i = 0; i < RP_BATCH_FEED_RING; i++)
-        rp_batch_feed_let_go(trainer->feed, i);
+    end_forwards(trainer);
     return conclude(trainer, evaluation, problem, error);
 }

@@ -18,6 +18,7 @@ typedef struct {
     guint64 end_batch; /* engine's batch: its last call's + 1 */
     guint64 n_tokens;
     guint64 n_targets;
+    guint64 n_units; /* by which the loss is divided: targets; of a preference pairs */
     guint calls;
     gint64 busy_ns; /* time of its actions and expansions on all devices, so far */
 } RpStepRecord;
@@ -44,7 +45,10 @@ typedef struct {
     gint64 busy_ns;
     gint64 start_ns;
     gint64 end_ns;
-    GArray *losses; /* (element-type double): of this server's micro-batches, batch by batch */
+    GArray *
+        losses; /* (element-type double): of this server's micro-batches, batch by batch; of a preference
+                       RP_N_PREFERENCE_SUMS each */
+    const float *references; /* [samples][2]: of the dataset that is evaluated; borrowed, or NULL */
 } RpEvaluator;
 
 struct _RpTrainer {
@@ -121,6 +125,33 @@ void rp_trainer_clear_restored(RpTrainer *trainer);
 
 /* Sets RP_TRAINER_ERROR_OPTIONS. Returns: FALSE */
 gboolean rp_trainer_fail_proof(RpViolation *violation, GError **error);
+/* The objective, if it is a preference; else NULL. */
+static inline const RpPreference *
+rp_trainer_preference(const RpTrainer *trainer)
+{
+    const RpPreference *preference = &rp_network_options(trainer->network)->preference;
+
+    return rp_preference_is_used(preference) ? preference : NULL;
+}
+
+/* By which gradients are divided before they are rounded: as many targets as a step of all servers may have; of a
+ * preference, as many rows. */
+static inline guint64
+rp_trainer_most_units(const RpTrainer *trainer)
+{
+    const RpNetworkOptions *shape = rp_network_options(trainer->network);
+
+    return (guint64)trainer->servers * rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
+           shape->sequences * (rp_trainer_preference(trainer) != NULL ? 1 : shape->tokens);
+}
+
+/* Numbers that servers send each other of a micro-batch: loss, auxiliary loss, and sums of a preference. */
+static inline guint
+rp_trainer_n_numbers(const RpTrainer *trainer)
+{
+    return rp_trainer_preference(trainer) != NULL ? RP_STAGE_LOSSES : 2;
+}
+
 /* Waits for all losses of @call. @loss: (out): their sum over its targets */
 gboolean rp_trainer_wait_for_loss(RpTrainer *trainer, const RpBatchFeedCall *call, double *loss,
                                   GError **error);

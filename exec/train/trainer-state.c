@@ -165,13 +165,10 @@ sum_gradients(const RpTrainer *trainer, Place place, float *values)
 gboolean
 rp_trainer_gradient(const RpTrainer *trainer, guint weight, float *values, GError **error)
 {
-    const RpNetworkOptions *shape = rp_network_options(trainer->network);
     const RpUpdateReport report = rp_host_state_report(trainer->host_state, trainer->iteration - 1);
     const Place place = place_of(trainer, weight);
-    const double reference = (double)trainer->servers *
-                             rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
-                             shape->sequences * shape->tokens;
-    const double unscale = reference / ((double)report.loss_scale * (double)report.n_targets);
+    const double unscale = (double)rp_trainer_most_units(trainer) /
+                           ((double)report.loss_scale * (double)report.n_targets);
 
     if (trainer->servers == 1)
         sum_gradients(trainer, place, values);

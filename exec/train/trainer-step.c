@@ -1,6 +1,8 @@
 /* The calls of a loop: forward and backward, step, flush. */
 #include "exec/train/trainer-private.h"
 
+#include <math.h>
+
 #include "core/verify/verify.h"
 
 /* Steps that are over.
@@ -21,20 +23,26 @@ rp_trainer_tell_losses(gpointer user_data, guint64 iteration, double *numbers)
 {
     RpTrainer *trainer = user_data;
     const guint micro_batches = rp_plan_micro_batches(rp_planner_plan(trainer->planner));
+    const gsize n = rp_trainer_n_numbers(trainer);
 
     for (guint32 m = 0; m < micro_batches; m++) {
         guint at;
         const RpBatchFeedCall *call = rp_batch_feed_find(trainer->feed, iteration, m, &at);
 
-        numbers[2 * m] = call->losses[at];
-        numbers[2 * m + 1] = call->aux_losses[at];
+        numbers[n * m] = call->losses[at];
+        numbers[n * m + 1] = call->aux_losses[at];
+        if (n > 2)
+            *rp_stage_sums(numbers + n * m) = call->sums[at];
     }
 }
 
-/* Mean loss of all micro-batches of all servers. @aux_loss: (out) */
-static double
-mean_loss(RpTrainer *trainer, const RpStepRecord *record, double *aux_loss)
+/* Mean loss of all micro-batches of all servers, and their metrics. */
+static void
+measure(RpTrainer *trainer, const RpStepRecord *record, RpStepReport *report)
 {
+    const RpPreference *preference = rp_trainer_preference(trainer);
+    const gsize n = rp_trainer_n_numbers(trainer);
+    RpPreferenceSums sums = {0};
     const guint micro_batches = rp_plan_micro_batches(rp_planner_plan(trainer->planner));
     g_autofree double *own = NULL;
     const double *numbers;
@@ -43,15 +51,21 @@ mean_loss(RpTrainer *trainer, const RpStepRecord *record, double *aux_loss)
     if (trainer->servers > 1) {
         numbers = rp_host_state_numbers(trainer->host_state, record->iteration);
     } else {
-        numbers = own = g_new(double, 2 * (gsize)micro_batches);
+        numbers = own = g_new(double, n *micro_batches);
         rp_trainer_tell_losses(trainer, record->iteration, own);
     }
     for (guint32 m = 0; m < trainer->servers * micro_batches; m++) {
-        sum += numbers[2 * m];
-        aux_sum += numbers[2 * m + 1];
+        sum += numbers[n * m];
+        aux_sum += numbers[n * m + 1];
+        if (preference != NULL)
+            rp_preference_sums_add(&sums, rp_stage_sums(numbers + n * m));
     }
-    *aux_loss = aux_sum / (double)record->n_targets;
-    return sum / (double)record->n_targets;
+    for (guint i = 0; i < RP_N_PREFERENCE_METRICS; i++)
+        report->metrics[i] = NAN;
+    if (preference != NULL)
+        (void)rp_preference_measure(preference, &sums, report->metrics);
+    report->loss = sum / (double)record->n_units;
+    report->aux_loss = aux_sum / (double)record->n_units;
 }
 
 void
@@ -99,7 +113,7 @@ report_step(RpTrainer *trainer, RpStepRecord *record)
         .n_targets = record->n_targets,
     };
 
-    report.loss = mean_loss(trainer, record, &report.aux_loss);
+    measure(trainer, record, &report);
     report.step_ns = window_ns / trainer->gpus;
     if (window_ns > 0)
         report.bubble_ratio = 1 - (double)record->busy_ns / (double)window_ns;
@@ -189,11 +203,7 @@ begin_iteration(RpTrainer *trainer, GError **error)
     *record = (RpStepRecord){.iteration = trainer->iteration};
     for (guint g = 0; g < trainer->gpus; g++)
         rp_trainer_ends(trainer, trainer->iteration)[g] = -1;
-    rp_host_state_begin(trainer->host_state, trainer->iteration,
-                        (guint64)trainer->servers *
-                            rp_plan_micro_batches(rp_planner_plan(trainer->planner)) *
-                            rp_network_options(trainer->network)->sequences *
-                            rp_network_options(trainer->network)->tokens);
+    rp_host_state_begin(trainer->host_state, trainer->iteration, rp_trainer_most_units(trainer));
     return TRUE;
 }
 
@@ -219,12 +229,14 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
 {
     const RpNetworkOptions *shape = rp_network_options(trainer->network);
     RpStepRecord *record = rp_trainer_record(trainer, trainer->iteration);
+    const guint64 n_units = batch->preference ? batch->n_pairs : batch->n_targets;
     const RpBatchFeedCall *call;
 
     g_return_val_if_fail(trainer->call < trainer->calls, FALSE);
     g_return_val_if_fail(batch->sequences == shape->sequences && batch->tokens == shape->tokens,
                          FALSE);
     g_return_val_if_fail(!batch->packed == (shape->packed_tokens == 0), FALSE);
+    g_return_val_if_fail(!batch->preference == (rp_trainer_preference(trainer) == NULL), FALSE);
     g_return_val_if_fail(batch->micro_batches * trainer->calls ==
                              rp_plan_micro_batches(rp_planner_plan(trainer->planner)),
                          FALSE);
@@ -233,8 +245,9 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
     call = rp_batch_feed_push(trainer->feed, trainer->iteration, trainer->call, batch);
     record->n_tokens += batch->n_tokens;
     record->n_targets += batch->n_targets;
+    record->n_units += n_units;
     if (++trainer->call == trainer->calls)
-        rp_host_state_set_targets(trainer->host_state, trainer->iteration, record->n_targets);
+        rp_host_state_set_targets(trainer->host_state, trainer->iteration, record->n_units);
     if (!rp_planner_append_call(trainer->planner, error) ||
         !append(trainer, trainer->call < trainer->calls ? RP_GROWN_PART : RP_GROWN_CALLS, error))
         return FALSE;
@@ -243,7 +256,7 @@ rp_trainer_forward_backward(RpTrainer *trainer, const RpTokenBatch *batch, doubl
         return TRUE;
     if (!rp_trainer_wait_for_loss(trainer, call, loss, error))
         return FALSE;
-    *loss /= (double)batch->n_targets;
+    *loss /= (double)n_units;
     return TRUE;
 }
 

@@ -11,6 +11,36 @@
 #define SIZING_ITERATIONS 3
 
 static gboolean
+check_preference(const RpTrainerOptions *options, GError **error)
+{
+    const RpPreference *preference = &options->network.preference;
+    const RpLora *lora = rp_weights_lora(options->weights);
+    const char *problem = NULL;
+
+    if (!rp_preference_is_used(preference))
+        return TRUE;
+    const RpObjectiveInfo *objective = rp_objective_info(preference->objective);
+
+    if (options->network.loss != NULL || rp_weights_model(options->weights)->custom != NULL)
+        problem = "has a loss of its own, and no layers or loss of a program";
+    else if (options->network.packed_tokens == 0)
+        problem = "has two documents in a row, which needs packing";
+    else if (objective->has_reference != (preference->reference != RP_REFERENCE_NONE))
+        problem = objective->has_reference ? "needs a reference" : "has no reference";
+    else if (preference->reference == RP_REFERENCE_ADAPTERS && lora == NULL)
+        problem = "has a reference of adapters that are switched off, and the run has none: take "
+                  "copy or precomputed";
+    else if (preference->reference == RP_REFERENCE_ADAPTERS && lora->saved != NULL)
+        problem = "has a reference of adapters that are switched off, but the run trains whole "
+                  "modules, too: take copy or precomputed";
+    if (problem == NULL)
+        return TRUE;
+    g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS, "objective %s %s",
+                objective->name, problem);
+    return FALSE;
+}
+
+static gboolean
 check_options(const RpTrainerOptions *options, GError **error)
 {
     const RpScheduleOps *schedule = options->plan.schedule;
@@ -23,7 +53,7 @@ check_options(const RpTrainerOptions *options, GError **error)
                     schedule->name, names);
         return FALSE;
     }
-    return TRUE;
+    return check_preference(options, error);
 }
 
 static void
@@ -143,7 +173,8 @@ start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *
         return FALSE;
     trainer->feed = rp_batch_feed_new(plan_options->micro_batches, trainer->calls);
     if (trainer->servers > 1)
-        rp_host_state_set_numbers(trainer->host_state, 2 * rp_plan_micro_batches(plan),
+        rp_host_state_set_numbers(trainer->host_state,
+                                  rp_trainer_n_numbers(trainer) * rp_plan_micro_batches(plan),
                                   rp_trainer_tell_losses, trainer);
     trainer->backend = trainer->devices->backend_new(plan, trainer->network, trainer->host_state,
                                                      trainer->feed, &device_options, error);
@@ -190,8 +221,9 @@ rp_trainer_new(const RpTrainerOptions *options, GError **error)
     plan_options.servers = trainer->servers;
     plan_options.step_at_once = rp_update_steps_at_once(&options->update);
     plan_options.form = options->update.adamw.form;
+    plan_options.reference_copy = options->network.preference.reference == RP_REFERENCE_COPY;
     if (!size_arenas(trainer, options, &plan_options, error) ||
-        (options->evaluates &&
+        ((options->evaluates || options->network.preference.reference != RP_REFERENCE_NONE) &&
          !rp_trainer_make_evaluator(trainer, &plan_options, options->keep_trace, error)) ||
         !start(trainer, options, &plan_options, error))
         return NULL;

@@ -33,6 +33,8 @@ typedef struct {
     guint64 step;    /* from 1 up, over the whole run, resumed parts included */
     double loss;     /* mean over the targets of the step */
     double aux_loss; /* the routers' auxiliary loss of micro-batches, each by its share of these */
+    double metrics
+        [RP_N_PREFERENCE_METRICS]; /* of a preference, whose loss is a mean over pairs; else NAN */
     double learning_rate;
     double grad_norm;
     float loss_scale;
@@ -152,6 +154,8 @@ typedef struct {
     guint64 n_samples;
     guint64 n_tokens; /* without padding */
     guint64 n_targets;
+    guint64 n_pairs;                         /* of a preference, whose loss is a mean over them: */
+    double metrics[RP_N_PREFERENCE_METRICS]; /* NAN: none */
     guint calls;
     gint64 ns;           /* from the start of the first action to the end of the last */
     double bubble_ratio; /* share of that time */
@@ -179,6 +183,26 @@ typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
 gboolean rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
                              RpEvaluationProgress progress, gpointer user_data,
                              RpEvaluation *evaluation, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* References of the samples of datasets that are evaluated from now on, [samples][2]; of RP_REFERENCE_PRECOMPUTED, others
+ * are scored as they are evaluated. Borrowed */
+void rp_trainer_set_evaluation_references(RpTrainer *trainer, const float *references);
+
+/**
+ * rp_trainer_score:
+ * @batches: (array length=n): of the trainer's shape, of a preference
+ * @by_reference: by the reference, else by the newest weights. Of RP_REFERENCE_PRECOMPUTED it is the newest weights
+ *   without adapters, which are those of the base before the first step, or where all else is frozen
+ *
+ * Sets references of @batches: log-probabilities of their documents, by forwards alone, as rp_trainer_evaluate() runs
+ * them. Between steps: waits for all of them first; training continues afterwards as if it had not happened. A step by
+ * RP_REFERENCE_ADAPTERS or RP_REFERENCE_COPY needs it for its batches; several steps' at once wait less. With several
+ * servers each scores its own.
+ *
+ * Errors: as rp_trainer_evaluate()
+ */
+gboolean rp_trainer_score(RpTrainer *trainer, RpTokenBatch *const *batches, guint n,
+                          gboolean by_reference, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* ---- after a flush ---- */
 

@@ -69,6 +69,8 @@ lay_out_layer(const RpPlanJob *job, guint l)
                                      job->modes->copies == RP_COPIES_BLOCKING
                                          ? layer->gradient_bytes / element * FP32_BYTES
                                          : 0);
+    place.reference = rp_job_add_buffer(job, host, RP_BUFFER_PARAMETERS,
+                                        job->options.reference_copy ? trained : 0);
     place.reduced = rp_exchange_lay_out_layer(job, l);
     rp_plan_tables(job->plan)->layers[l] = place;
 }
