@@ -21,17 +21,31 @@ say(gpointer user_data, const char *kind, const char *text)
 static void
 report_evaluated(RpReport *report, const RpArgs *args, const RpEvaluation *evaluation, guint tokens)
 {
+    const double accuracy = evaluation->metrics[RP_PREFERENCE_REWARDS_ACCURACIES];
     const double perplexity = exp(evaluation->loss);
     const double seconds = (double)evaluation->ns / 1e9;
 
     rp_report_real(report, "loss", evaluation->loss, 6, NULL);
-    rp_report_real(report, "perplexity", perplexity, 6, NULL);
+    if (evaluation->n_pairs == 0)
+        rp_report_real(report, "perplexity", perplexity, 6, NULL);
+    for (guint i = 0; i < RP_N_PREFERENCE_METRICS; i++)
+        if (isfinite(evaluation->metrics[i]))
+            rp_report_real(report, rp_preference_metric_name(i), evaluation->metrics[i], 6, NULL);
     rp_report_count(report, "targets", (gint64)evaluation->n_targets, NULL);
     rp_report_count(report, "samples", (gint64)evaluation->n_samples, NULL);
     rp_report_count(report, "tokens", (gint64)evaluation->n_tokens, NULL);
     rp_report_count(report, "sequence_length", tokens, NULL);
     rp_report_real(report, "seconds", seconds, 3, NULL);
     rp_report_ratio(report, "bubble_ratio", evaluation->bubble_ratio, NULL);
+    if (evaluation->n_pairs > 0) {
+        g_autofree char *right =
+            isfinite(accuracy) ? g_strdup_printf(", accuracy %.2f %%", 100 * accuracy)
+                               : g_strdup("");
+
+        rp_report_say(report, "loss %.6f%s: of %" G_GUINT64_FORMAT " preferences in %s (%.1f s)",
+                      evaluation->loss, right, evaluation->n_pairs, args->run.data, seconds);
+        return;
+    }
     rp_report_say(report,
                   "loss %.6f, perplexity %.5g: of %" G_GUINT64_FORMAT
                   " tokens that are learned, in %" G_GUINT64_FORMAT " samples of %s (%.1f s)",
@@ -73,6 +87,13 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
         return rp_cli_refuse(error, "--data: expected a file, found nothing; see --help");
     if (!rp_trained_find(&model, words[0], args->adapter, error))
         return FALSE;
+    const RpObjectiveInfo *objective = rp_objective_info((RpObjective)args->run.objective);
+
+    if (objective->has_reference && model.adapter == NULL)
+        return rp_cli_refuse(error,
+                             "--objective: expected orpo or simpo, which have no reference, or "
+                             "adapters, without which the model is one; found %s",
+                             objective->name);
     const guint most = model.config.max_positions;
     const guint tokens = args->run.sequence_length > 0 ? (guint)args->run.sequence_length
                                                        : MIN(most, DEFAULT_TOKENS);
@@ -86,6 +107,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 static const RpUse uses[] = {
     {"data", "as training reads them", "FILE"},
     {"adapter any-base"},
+    {"objective", "compare answers of preferences: orpo, simpo; of adapters also dpo, ipo, kto"},
     {"devices", .value = "DEVICES"},
     {"dtype", .value = "TYPE"},
     {"sequence-length",

@@ -165,10 +165,15 @@ stepped(gpointer user_data, const RpStepReport *report, double step_ns)
     g_autofree char *left =
         rp_progress_format_time((double)(steps - MIN(report->step, steps)) * step_ns / 1e9);
 
+    const double right = report->metrics[RP_PREFERENCE_REWARDS_ACCURACIES];
+    g_autofree char *accuracy =
+        isfinite(right) ? g_strdup_printf(", accuracy %.3f", right) : g_strdup("");
+
     rp_progress_print(&words->progress,
                       "step %" G_GUINT64_FORMAT "/%" G_GUINT64_FORMAT
-                      ", loss %.4f, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left",
-                      report->step, steps, report->loss, report->learning_rate, report->grad_norm,
+                      ", loss %.4f%s, lr %.3g, grad norm %.3g, %.0f tokens/s, %s left",
+                      report->step, steps, report->loss, accuracy, report->learning_rate,
+                      report->grad_norm,
                       (double)report->n_tokens * 1e9 / (double)MAX(1, report->step_ns), left);
 }
 

@@ -60,6 +60,27 @@ report_validation(RpReport *report, const RpTrainJob *job)
     rp_report_end(report);
 }
 
+/* Metrics of a preference, as far as there are some, by TRL's names. */
+static void
+report_preference(RpReport *report, const double *metrics)
+{
+    for (guint i = 0; i < RP_N_PREFERENCE_METRICS; i++)
+        if (isfinite(metrics[i]))
+            rp_report_real(report, rp_preference_metric_name(i), metrics[i], 9, NULL);
+}
+
+/* (transfer full) */
+static char *
+beside_loss(const RpEvaluation *evaluation)
+{
+    const double accuracy = evaluation->metrics[RP_PREFERENCE_REWARDS_ACCURACIES];
+
+    if (isfinite(accuracy))
+        return g_strdup_printf(", accuracy %.2f %%", 100 * accuracy);
+    return evaluation->n_pairs > 0 ? g_strdup("")
+                                   : g_strdup_printf(", perplexity %.5g", exp(evaluation->loss));
+}
+
 static void
 report_evaluations(RpReport *report, const RpTrainJob *job, const RpTrainOutcome *outcome)
 {
@@ -71,20 +92,32 @@ report_evaluations(RpReport *report, const RpTrainJob *job, const RpTrainOutcome
     rp_report_count(report, "count", outcome->n_evaluations, NULL);
     if (outcome->n_evaluations > 0) {
         rp_report_real(report, "loss", last->loss, 9, NULL);
-        rp_report_real(report, "perplexity", exp(last->loss), 9, NULL);
+        if (last->n_pairs == 0)
+            rp_report_real(report, "perplexity", exp(last->loss), 9, NULL);
+        report_preference(report, last->metrics);
         rp_report_real(report, "ms", (double)last->ns / 1e6, 6, NULL);
         rp_report_ratio(report, "bubble_ratio", last->bubble_ratio, NULL);
+        g_autofree char *beside = beside_loss(last);
+
         rp_report_say(report,
-                      "validation loss %.6f, perplexity %.5g; measured %.1f ms, bubble ratio %.2f "
+                      "validation loss %.6f%s; measured %.1f ms, bubble ratio %.2f "
                       "%% (predicted %.1f ms, %.2f %%)",
-                      last->loss, exp(last->loss), (double)last->ns / 1e6, 100 * last->bubble_ratio,
+                      last->loss, beside, (double)last->ns / 1e6, 100 * last->bubble_ratio,
                       (double)job->evaluation.ns / 1e6, 100 * job->evaluation.bubble_ratio);
     }
     if (outcome->best.step > 0) {
+        g_autofree char *right =
+            outcome->best.accuracy > 0
+                ? g_strdup_printf(", accuracy %.2f %%", 100 * outcome->best.accuracy)
+                : g_strdup("");
+
         rp_report_count(report, "best_step", (gint64)outcome->best.step, NULL);
         rp_report_real(report, "best_loss", outcome->best.loss, 9, NULL);
-        rp_report_say(report, "lowest validation loss: %.6f, of step %" G_GUINT64_FORMAT "%s%s%s",
-                      outcome->best.loss, outcome->best.step, outcome->best.kept ? ": " : "",
+        if (outcome->best.accuracy > 0)
+            rp_report_ratio(report, "best_accuracy", outcome->best.accuracy, NULL);
+        rp_report_say(report, "%s validation loss: %.6f%s, of step %" G_GUINT64_FORMAT "%s%s%s",
+                      outcome->best.accuracy > 0 ? "best" : "lowest", outcome->best.loss, right,
+                      outcome->best.step, outcome->best.kept ? ": " : "",
                       outcome->best.kept ? job->run->output : "",
                       outcome->best.kept ? "/best" : "");
     }
@@ -680,6 +713,7 @@ rp_train_report_outcome(RpReport *report, const RpTrainJob *job, const RpTrainOu
     rp_report_count(report, "last_step", (gint64)outcome->last_step, NULL);
     if (outcome->last_step > outcome->first_step) {
         rp_report_real(report, "loss", outcome->last.loss, 9, NULL);
+        report_preference(report, outcome->last.metrics);
         rp_report_head(report, "step %" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT ", loss %.6f",
                        outcome->last_step, job->run->steps, outcome->last.loss);
     } else {

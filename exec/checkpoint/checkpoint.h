@@ -33,11 +33,12 @@ typedef enum {
     RP_CHECKPOINT_ERROR_MISMATCH /* another model, dtype or mode */
 } RpCheckpointError;
 
-/* The validation loss so far. */
+/* The validation so far: the best is of the highest accuracy of pairs or, without these, of the lowest loss. */
 typedef struct {
-    guint64 step;    /* step of the lowest loss; 0: there is none */
+    guint64 step;    /* step of the best; 0: there is none */
     double loss;     /* the loss at that step */
-    guint64 n_worse; /* evaluations since, none of which was lower */
+    double accuracy; /* of pairs, which comes before the loss; 0: there are none */
+    guint64 n_worse; /* evaluations since, none of which was better */
     gboolean kept;   /* the checkpoint of that step is linked as OUTPUT/best, and stays */
 } RpCheckpointBest;
 
@@ -51,6 +52,7 @@ typedef struct {
     /* servers that train together: all call, and each writes its part; %NULL: one */
     RpServers *servers;
     RpCheckpointBest best;
+    guint64 reference; /* hash of a preference's reference; 0: none */
 } RpCheckpointOptions;
 
 /**
@@ -165,6 +167,10 @@ char *rp_checkpoint_find_last(const char *output, char **skipped, GError **error
  * RP_CHECKPOINT_ERROR_CORRUPT */
 gboolean rp_checkpoint_read_best(const char *path, RpCheckpointBest *best,
                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* @reference: (out): RpCheckpointOptions.reference. Errors: as above */
+gboolean rp_checkpoint_read_reference(const char *path, guint64 *reference,
+                                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* OUTPUT/best becomes a link to the checkpoint of @step if that is complete; else it is removed. It
  * stays if it is no link. Errors: RP_CHECKPOINT_ERROR_WRITE, _NO_SPACE */

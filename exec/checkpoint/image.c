@@ -168,6 +168,7 @@ rp_checkpoint_write_state(const RpCheckpointOptions *options, const RpCheckpoint
     RpCheckpointState state = image->state; /* borrowed */
 
     state.best = options->best;
+    state.reference = options->reference;
     g_autofree char *json = rp_checkpoint_state_to_json(&state);
 
     return write_text(directory, RP_CHECKPOINT_STATE, json, strlen(json), error);

@@ -88,6 +88,7 @@ typedef struct {
     char *base_layers; /* then of each layer's bytes; or %NULL */
     GArray *layer_steps; /* (element-type guint64): steps that each layer's optimizer has done */
     RpCheckpointBest best;
+    guint64 reference; /* 0: none */
     RpDataState data;
 } RpCheckpointState;
 

@@ -204,8 +204,12 @@ rp_checkpoint_state_to_json(const RpCheckpointState *state)
     if (state->best.step > 0) {
         rp_json_uint(json, "best_step", state->best.step);
         rp_json_number(json, "best_loss", state->best.loss);
+        if (state->best.accuracy > 0)
+            rp_json_number(json, "best_accuracy", state->best.accuracy);
         rp_json_uint(json, "evaluations_since", state->best.n_worse);
     }
+    if (state->reference != 0)
+        rp_json_uint(json, "reference", state->reference);
     rp_json_raw(json, "data", data);
     rp_json_end(json);
     return rp_json_writer_finish(json);
@@ -306,6 +310,9 @@ static const RpJsonField fields[] = {
     {"best_step", rp_json_read_uint64, G_STRUCT_OFFSET(RpCheckpointState, best.step)},
     {"best_loss", rp_json_read_number, G_STRUCT_OFFSET(RpCheckpointState, best.loss),
      .min = -G_MAXDOUBLE, .max = G_MAXDOUBLE},
+    {"best_accuracy", rp_json_read_number, G_STRUCT_OFFSET(RpCheckpointState, best.accuracy),
+     .max = 1},
+    {"reference", rp_json_read_uint64, G_STRUCT_OFFSET(RpCheckpointState, reference)},
     {"evaluations_since", rp_json_read_uint64, G_STRUCT_OFFSET(RpCheckpointState, best.n_worse)},
     FIELD("layer_steps", read_steps, layer_steps),
     FIELD("data", rp_data_state_read, data),
@@ -356,5 +363,16 @@ rp_checkpoint_read_best(const char *path, RpCheckpointBest *best, GError **error
     if (!rp_checkpoint_state_load(path, &state, error))
         return FALSE;
     *best = state.best;
+    return TRUE;
+}
+
+gboolean
+rp_checkpoint_read_reference(const char *path, guint64 *reference, GError **error)
+{
+    g_auto(RpCheckpointState) state = {0};
+
+    if (!rp_checkpoint_state_load(path, &state, error))
+        return FALSE;
+    *reference = state.reference;
     return TRUE;
 }

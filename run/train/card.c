@@ -80,6 +80,9 @@ add_settings(GString *card, const RpTrainJob *job, guint64 step)
     if (lora != NULL)
         add_row(card, "adapters", "LoRA, rank %u, alpha %g, dropout %g", lora->rank, lora->alpha,
                 lora->dropout);
+    if (run->objective != RP_OBJECTIVE_SFT)
+        add_row(card, "objective", "%s, beta %g",
+                rp_objective_info((RpObjective)run->objective)->name, run->preference.beta);
     add_row(card, "steps", "%" G_GUINT64_FORMAT " of %" G_GINT64_FORMAT, step, run->steps);
     add_row(card, "batch", "%" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT " tokens",
             run->micro_batch_size * run->micro_batches * MAX(1, run->gradient_accumulation_steps),
@@ -103,13 +106,17 @@ add_losses(GString *card, const GArray *lines, guint64 step)
 {
     const guint64 every = MAX(1, step / STEPS_SHOWN);
     double loss = NAN;
-    gboolean evaluated = FALSE;
+    gboolean evaluated = FALSE, paired = FALSE;
     guint n = 0;
 
-    for (guint i = 0; i < lines->len; i++)
+    for (guint i = 0; i < lines->len; i++) {
         evaluated |= isfinite(g_array_index(lines, RpTrainLine, i).eval_loss);
-    g_string_append_printf(card, "\n| step | training loss%s |\n| --: | --:%s |\n",
-                           evaluated ? " | validation loss" : "", evaluated ? " | --:" : "");
+        paired |= isfinite(g_array_index(lines, RpTrainLine, i).eval_accuracy);
+    }
+    g_string_append_printf(card, "\n| step | training loss%s%s |\n| --: | --:%s%s |\n",
+                           evaluated ? " | validation loss" : "",
+                           paired ? " | accuracy of preferences" : "", evaluated ? " | --:" : "",
+                           paired ? " | --:" : "");
     for (guint i = 0; i < lines->len && n < MOST_ROWS; i++) {
         const RpTrainLine *line = &g_array_index(lines, RpTrainLine, i);
         const guint64 at = (guint64)line->step;
@@ -122,6 +129,8 @@ add_losses(GString *card, const GArray *lines, guint64 step)
         add_number(card, loss);
         if (evaluated)
             add_number(card, line->eval_loss);
+        if (paired)
+            add_number(card, line->eval_accuracy);
         g_string_append(card, " |\n");
         n++;
     }

@@ -521,10 +521,10 @@ check_cut(const RpTrainJob *job, const char *key, const RpDataset *dataset,
     g_autofree char *place = rp_dataset_locate(dataset, first);
 
     return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
-                   "%s: %s: %s: expected a prompt that leaves space for both answers in %u tokens "
+                   "%s: %s: expected a prompt that leaves space for both answers in %u tokens "
                    "(sequence_length), found a longer one; %" G_GUINT64_FORMAT
                    " of %" G_GUINT64_FORMAT " preferences have such: raise sequence_length%s",
-                   key, rp_dataset_name(dataset), place, most, n, data->n_samples,
+                   key, place, most, n, data->n_samples,
                    dataset == job->dataset ? ", or set excess_length_strategy to drop" : "");
 }
 
@@ -638,6 +638,8 @@ open_samples(RpTrainJob *job, const RpSamplesSource *source, RpDataset **dataset
         return FALSE;
     tell_samples(job, source->key, &samples);
     *dataset = g_steal_pointer(&samples.train);
+    if (samples.cache != NULL && job->samples_folder == NULL)
+        job->samples_folder = g_path_get_dirname(samples.cache);
     if (validation != NULL)
         *validation = g_steal_pointer(&samples.validation);
     rp_run_samples_clear(&samples);

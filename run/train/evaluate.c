@@ -104,16 +104,24 @@ static void
 tell(const RpTrainLoop *loop, guint64 step, const RpEvaluation *evaluation)
 {
     const RpCheckpointBest *best = &loop->best;
+    const double accuracy = evaluation->metrics[RP_PREFERENCE_REWARDS_ACCURACIES];
+    const gboolean paired = isfinite(accuracy);
+    g_autofree char *was = paired ? g_strdup_printf("%.2f %%", 100 * best->accuracy)
+                                  : g_strdup_printf("%.4f", best->loss);
     g_autofree char *than =
         step == 0            ? g_strdup("")
-        : best->step == step ? g_strdup("; the lowest so far")
-        : best->step > 0     ? g_strdup_printf("; the lowest was %.4f, of step %" G_GUINT64_FORMAT,
-                                               best->loss, best->step)
+        : best->step == step ? g_strdup_printf("; the %s so far", paired ? "best" : "lowest")
+        : best->step > 0     ? g_strdup_printf("; the %s was %s, of step %" G_GUINT64_FORMAT,
+                                           paired ? "best" : "lowest", was, best->step)
                              : g_strdup("");
+    g_autofree char *beside = paired ? g_strdup_printf(", accuracy %.2f %%", 100 * accuracy)
+                              : evaluation->n_pairs > 0
+                                  ? g_strdup("")
+                                  : g_strdup_printf(", perplexity %.5g", exp(evaluation->loss));
 
     rp_run_say(loop->job->events, "note",
-               "step %" G_GUINT64_FORMAT ": validation loss %.4f, perplexity %.5g (%.1f s)%s", step,
-               evaluation->loss, exp(evaluation->loss), (double)evaluation->ns / 1e9, than);
+               "step %" G_GUINT64_FORMAT ": validation loss %.4f%s (%.1f s)%s", step,
+               evaluation->loss, beside, (double)evaluation->ns / 1e9, than);
 }
 
 /* Progress is not lost with data that cannot be read; after other errors nothing can be saved.
@@ -157,6 +165,25 @@ run_evaluation(RpTrainLoop *loop, RpEvaluation *evaluation, gboolean *done, GErr
     return TRUE;
 }
 
+/* 0 where there are no pairs. */
+static double
+accuracy_of(const RpEvaluation *evaluation)
+{
+    const double accuracy = evaluation->metrics[RP_PREFERENCE_REWARDS_ACCURACIES];
+
+    return isfinite(accuracy) ? accuracy : 0;
+}
+
+/* By the accuracy of pairs; where it is the same, or there is none, by the loss. */
+static gboolean
+is_better(const RpEvaluation *evaluation, const RpCheckpointBest *best)
+{
+    const double accuracy = accuracy_of(evaluation);
+
+    return accuracy > best->accuracy ||
+           (accuracy == best->accuracy && evaluation->loss < best->loss);
+}
+
 static gboolean
 evaluate(RpTrainLoop *loop, guint64 step, GError **error)
 {
@@ -170,8 +197,9 @@ evaluate(RpTrainLoop *loop, guint64 step, GError **error)
     if (!done)
         return TRUE;
     loop->evaluated_step = step;
-    if (step > 0 && isfinite(evaluation.loss) && (best->step == 0 || evaluation.loss < best->loss))
-        *best = (RpCheckpointBest){.step = step, .loss = evaluation.loss};
+    if (step > 0 && isfinite(evaluation.loss) && (best->step == 0 || is_better(&evaluation, best)))
+        *best = (RpCheckpointBest){
+            .step = step, .loss = evaluation.loss, .accuracy = accuracy_of(&evaluation)};
     else
         best->n_worse += step > 0; /* nothing is learned at step 0, and no checkpoint has it */
     best->kept = run->eval.keep_best != 0;
@@ -244,7 +272,7 @@ rp_train_loop_is_useless(RpTrainLoop *loop)
         return FALSE;
     if (!loop->outcome->stopped_early)
         rp_run_say(loop->job->events, "note",
-                   "no validation loss was lower than that of step %" G_GUINT64_FORMAT
+                   "no validation was better than that of step %" G_GUINT64_FORMAT
                    " in %" G_GINT64_FORMAT " evaluation%s (eval.patience): the run ends",
                    loop->best.step, patience, patience == 1 ? "" : "s");
     loop->outcome->stopped_early = TRUE;

@@ -237,6 +237,7 @@ rp_train_job_clear(RpTrainJob *job)
     g_clear_pointer(&job->matmul_library, g_free);
     g_clear_pointer(&job->matmul_variants, g_free);
     g_clear_pointer(&job->dataset, rp_dataset_free);
+    g_clear_pointer(&job->samples_folder, g_free);
     g_clear_pointer(&job->evaluation.dataset, rp_dataset_free);
     g_clear_pointer(&job->weights, rp_weights_free);
     g_clear_pointer(&job->adapters, rp_safetensors_free);
@@ -488,6 +489,7 @@ open_model(RpTrainJob *job, GError **error)
         .attention = run->attention_choice > 0 ? (RpAttentionChoice)(run->attention_choice - 1)
                                                : RP_ATTENTION_BUILTIN,
         .label_smoothing = run->label_smoothing,
+        .preference = run->preference,
         .noise = run->neftune_alpha,
         .noise_seed = (guint64)run->seed,
         .aux_loss = run->router_aux_loss < 0 ? job->config.router_aux_loss : run->router_aux_loss,

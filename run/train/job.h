@@ -86,6 +86,7 @@ typedef struct {
     RpWeights *weights;
     RpDataset *dataset;
     RpDatasetSummary summary;
+    char *samples_folder; /* of a cache of samples; %NULL: there is none */
     RpBatcherOptions batcher;
     double useful;                /* tokens of samples, of all places in sequences, as expected */
     double useful_unpacked;       /* the same, were they not packed */

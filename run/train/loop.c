@@ -142,6 +142,8 @@ run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
 {
     const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
 
+    if (!rp_train_loop_score(loop, batches, calls, error))
+        return FALSE;
     for (guint c = 0; c < calls; c++)
         if (!rp_trainer_forward_backward(loop->trainer, batches[c], NULL, error))
             return FALSE;
@@ -233,7 +235,8 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
     g_autofree char *note = NULL;
     RpDataState state;
 
-    if (!rp_checkpoint_restore(path, loop->trainer, loop->job->servers, &state, &note, error) ||
+    if (!rp_train_loop_check_reference(loop, path, error) ||
+        !rp_checkpoint_restore(path, loop->trainer, loop->job->servers, &state, &note, error) ||
         !rp_batcher_restore(loop->batcher, &state, error))
         return FALSE;
     if (note != NULL)
@@ -285,6 +288,8 @@ start(RpTrainLoop *loop, GError **error)
         return FALSE;
     if (path == NULL && loop->job->network.dtype == RP_DTYPE_FP16)
         set_loss_scale(loop->trainer, run);
+    if (!rp_train_loop_find_references(loop, error))
+        return FALSE;
     loop->outcome->resuming = path != NULL;
     if (path != NULL && !restore(loop, path, error))
         return FALSE;
@@ -558,6 +563,8 @@ make_run(const char *model, const char *adapter, const RpRunSpec *options, GErro
     add(sets, adapter != NULL ? "lora.start" : "lora.rank", adapter != NULL ? adapter : "1");
     if (adapter == NULL)
         add(sets, "lora.targets", SMALL_TARGET);
+    else if (rp_objective_info((RpObjective)options->objective)->has_reference)
+        add(sets, "reference", rp_reference_name(RP_REFERENCE_ADAPTERS));
     g_ptr_array_add(sets, NULL);
     return rp_run_file_parse("evaluation", text, sizeof text - 1,
                              (const char *const *)(void *)sets->pdata, error);

@@ -45,14 +45,22 @@ parse_line(const char *text, RpTrainLine *line)
 #key, rp_json_read_number, G_STRUCT_OFFSET(RpTrainLine, key),                              \
             .null_is_absent = TRUE, .min = -G_MAXDOUBLE, .max = G_MAXDOUBLE                        \
     }
-    static const RpJsonField fields[] = {NUMBER(step),          NUMBER(loss),
-                                         NUMBER(learning_rate), NUMBER(grad_norm),
-                                         NUMBER(tokens),        NUMBER(step_ms),
-                                         NUMBER(bubble_ratio),  NUMBER(eval_loss),
-                                         NUMBER(eval_runtime),  {NULL, rp_json_read_ignored}};
+    static const RpJsonField fields[] = {NUMBER(step),
+                                         NUMBER(loss),
+                                         NUMBER(learning_rate),
+                                         NUMBER(grad_norm),
+                                         NUMBER(tokens),
+                                         NUMBER(step_ms),
+                                         NUMBER(bubble_ratio),
+                                         NUMBER(eval_loss),
+                                         NUMBER(eval_runtime),
+                                         {"eval_rewards/accuracies", rp_json_read_number,
+                                          G_STRUCT_OFFSET(RpTrainLine, eval_accuracy),
+                                          .null_is_absent = TRUE, .max = 1},
+                                         {NULL, rp_json_read_ignored}};
     RpJsonPull pull;
 
-    *line = (RpTrainLine){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    *line = (RpTrainLine){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     return rp_json_pull_init(&pull, "", text, strlen(text), 0, 0, NULL) &&
            rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), line, NULL) &&
            rp_json_pull_end(&pull) && isfinite(line->step);
@@ -192,12 +200,38 @@ finish_line(RpTrainMetrics *metrics, RpJsonWriter *json)
         (void)rp_file_fail(&metrics->error, errno, "cannot write \"%s\"", metrics->path);
 }
 
-/* Nothing without a board. */
+/* Metrics of a preference, as far as there are some, by TRL's names. @prefix: of each name */
 static void
-add_to_board(RpTrainMetrics *metrics, guint64 step, const RpTensorboardValue *values, guint n)
+add_preference(RpJsonWriter *json, const char *prefix, const double *values)
 {
-    if (metrics->board == NULL || rp_tensorboard_add(metrics->board, step, values, n) ||
-        metrics->error != NULL)
+    for (guint i = 0; i < RP_N_PREFERENCE_METRICS; i++) {
+        g_autofree char *name = g_strconcat(prefix, rp_preference_metric_name(i), NULL);
+
+        if (isfinite(values[i]))
+            add_number(json, name, values[i]);
+    }
+}
+
+/* @values, and the metrics of a preference behind them. Nothing without a board. */
+static void
+add_to_board(RpTrainMetrics *metrics, guint64 step, const RpTensorboardValue *values, guint n,
+             const char *prefix, const double *preference)
+{
+    g_autoptr(GArray) all = g_array_new(FALSE, FALSE, sizeof(RpTensorboardValue));
+    g_autoptr(GStringChunk) names = g_string_chunk_new(256);
+
+    if (metrics->board == NULL)
+        return;
+    g_array_append_vals(all, values, n);
+    for (guint i = 0; i < RP_N_PREFERENCE_METRICS; i++) {
+        g_autofree char *name = g_strconcat(prefix, rp_preference_metric_name(i), NULL);
+        const RpTensorboardValue value = {g_string_chunk_insert(names, name), preference[i]};
+
+        if (isfinite(preference[i]))
+            g_array_append_val(all, value);
+    }
+    values = (const RpTensorboardValue *)(const void *)all->data;
+    if (rp_tensorboard_add(metrics->board, step, values, all->len) || metrics->error != NULL)
         return;
     (void)rp_file_fail(&metrics->error, errno, "cannot write TensorBoard's file beside \"%s\"",
                        metrics->path);
@@ -215,7 +249,9 @@ rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
     rp_json_object(json, NULL);
     rp_json_uint(json, "step", step);
     add_number(json, "eval_loss", evaluation->loss);
-    add_number(json, "eval_perplexity", exp(evaluation->loss));
+    if (evaluation->n_pairs == 0)
+        add_number(json, "eval_perplexity", exp(evaluation->loss));
+    add_preference(json, "eval_", evaluation->metrics);
     rp_json_uint(json, "eval_samples", evaluation->n_samples);
     rp_json_uint(json, "eval_tokens", evaluation->n_tokens);
     add_number(json, "eval_runtime", rp_json_round((double)evaluation->ns / 1e9, 6));
@@ -223,11 +259,12 @@ rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
     finish_line(metrics, json);
     const RpTensorboardValue values[] = {
         {"eval/loss", evaluation->loss},
-        {"eval/perplexity", exp(evaluation->loss)},
         {"eval/runtime", (double)evaluation->ns / 1e9},
         {"eval/bubble_ratio", evaluation->bubble_ratio},
+        {"eval/perplexity", exp(evaluation->loss)},
     };
-    add_to_board(metrics, step, values, G_N_ELEMENTS(values));
+    add_to_board(metrics, step, values, G_N_ELEMENTS(values) - (evaluation->n_pairs > 0), "eval/",
+                 evaluation->metrics);
 }
 
 static void
@@ -240,6 +277,7 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
     add_number(json, "loss", report->loss);
     if (metrics->balanced)
         add_number(json, "aux_loss", report->aux_loss);
+    add_preference(json, "", report->metrics);
     add_number(json, "learning_rate", report->learning_rate);
     add_number(json, "grad_norm", report->grad_norm);
     rp_json_uint(json, "tokens", report->n_tokens);
@@ -262,7 +300,8 @@ write_line(RpTrainMetrics *metrics, const RpStepReport *report)
         {"train/bubble_ratio", report->bubble_ratio},
         {"train/aux_loss", report->aux_loss},
     };
-    add_to_board(metrics, report->step, values, G_N_ELEMENTS(values) - !metrics->balanced);
+    add_to_board(metrics, report->step, values, G_N_ELEMENTS(values) - !metrics->balanced, "train/",
+                 report->metrics);
 }
 
 void

@@ -56,18 +56,36 @@ typedef struct {
     guint64 saved_step;
     guint64 evaluated_step;
     RpCheckpointBest best;
-    gint64 saved_us;  /* of the last attempt, or of the start */
-    gint64 seen_us;   /* when the output directory was there last */
-    gboolean lost;    /* it is gone for good, and that was told */
-    gboolean files;   /* OUTPUT is written to */
-    RpTrainWish wish; /* of several servers, after the last step */
-    gboolean ending;  /* no step follows */
-    gboolean changed; /* the data file, and it was said */
+    guint64 reference; /* rp_train_reference_hash() */
+    gint64 saved_us;   /* of the last attempt, or of the start */
+    gint64 seen_us;    /* when the output directory was there last */
+    gboolean lost;     /* it is gone for good, and that was told */
+    gboolean files;    /* OUTPUT is written to */
+    RpTrainWish wish;  /* of several servers, after the last step */
+    gboolean ending;   /* no step follows */
+    gboolean changed;  /* the data file, and it was said */
 } RpTrainLoop;
 
 /* @metrics: (nullable): are told of each step */
 RpTrainer *rp_train_make_trainer(const RpTrainJob *job, gboolean keep_trace,
                                  RpTrainMetrics *metrics, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* ---- reference.c ---- */
+
+/* Hash of the weights that the reference of a preference is, if these are held or have scored the data: of the model
+ * and of adapters that the run begins with; 0: others. Errors: G_FILE_ERROR */
+gboolean rp_train_reference_hash(const RpTrainJob *job, guint64 *hash,
+                                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Before a checkpoint is restored: precomputed log-probabilities are read, or made by the weights as they are now.
+ * Errors: those of rp_trainer_score() and the data, G_IO_ERROR_CANCELLED */
+gboolean rp_train_loop_find_references(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Before a step: its batches are scored by the reference, unless they bring that. Errors: those of
+ * rp_trainer_score() */
+gboolean rp_train_loop_score(RpTrainLoop *loop, RpTokenBatch **batches, guint n,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Whether the checkpoint is of a run with this reference. Errors: RP_CHECKPOINT_ERROR_MISMATCH, _CORRUPT */
+gboolean rp_train_loop_check_reference(const RpTrainLoop *loop, const char *checkpoint,
+                                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* README.md of the checkpoint after @step: base, data, settings and losses. (transfer full) */
 char *rp_train_card(const RpTrainJob *job, guint64 step);

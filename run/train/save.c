@@ -312,6 +312,7 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
         .max_shard_bytes = SHARD_BYTES,
         .servers = loop->job->servers,
         .best = loop->best,
+        .reference = loop->reference,
     };
     const RpDataState state = rp_batcher_state(loop->batcher);
     g_auto(RpCheckpointWritten) written = {.step = step};

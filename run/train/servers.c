@@ -329,6 +329,8 @@ add_counts(RpBatchCounts *sum, const RpBatchCounts *more)
     sum->n_truncated += more->n_truncated;
     sum->n_cut_tokens += more->n_cut_tokens;
     sum->n_without_targets += more->n_without_targets;
+    sum->n_pairs += more->n_pairs;
+    sum->n_chosen_targets += more->n_chosen_targets;
 }
 
 gboolean

@@ -56,7 +56,8 @@ typedef struct {
     double step_ms;
     double bubble_ratio;
     double eval_loss;
-    double eval_runtime; /* there in lines of evaluations, and in no others */
+    double eval_runtime;  /* there in lines of evaluations, and in no others */
+    double eval_accuracy; /* of pairs */
 } RpTrainLine;
 
 /* All lines of a metrics.jsonl (element-type RpTrainLine); a last one that is torn is passed over.
