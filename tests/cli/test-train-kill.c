@@ -14,9 +14,9 @@
 
 #define STEPS "40"
 /* Kills of all kinds of runs together; $ROUNDPIPE_TEST_KILLS: another number. */
-#define KILLS (RP_TEST_FEW ? 12 : 28)
+#define KILLS (RP_TEST_FEW ? 12 : 35)
 #define SEED 20240607 /* of the dice; $ROUNDPIPE_TEST_SEED: another, for runs beside each other */
-#define KINDS 8       /* of runs */
+#define KINDS 10      /* of runs */
 #define SOME_KILLS 24 /* are enough to meet both sides of a checkpoint */
 #define MOST_STARTS 64
 #define LOOK_US 200
@@ -377,6 +377,21 @@ RP_TEST(survives_in_bf16_synchronously)
 RP_TEST(survives_with_weights_that_are_made_in_memory)
 {
     survives("random", "--set model=random:@T/tiny.json --set freeze=embed_tokens --set async=true",
+             G_N_ELEMENTS(ways));
+}
+
+/* Kills also fall while the reference scores the data, before the first step. */
+#define PAIRS "--set data=@T/pairs.jsonl --set eval.data=@T/pairs.jsonl --set eval.every=5 "
+
+RP_TEST(survives_with_a_preference_whose_reference_is_precomputed)
+{
+    survives("dpo", PAIRS "--set objective=dpo --set eval.keep_best=true --set async=true",
+             G_N_ELEMENTS(ways));
+}
+
+RP_TEST(survives_with_a_preference_whose_reference_has_no_adapters)
+{
+    survives("dpo-lora", PAIRS "--set objective=ipo --set lora.rank=2 --set async=false",
              G_N_ELEMENTS(ways));
 }
 

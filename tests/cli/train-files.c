@@ -30,6 +30,33 @@
 
 #define SAMPLES 40
 
+static void
+add_ids(GString *json, const char *key, GRand *rand, gint most)
+{
+    g_string_append_printf(json, "\"%s\":[%d", key, g_rand_int_range(rand, 0, 33));
+    for (gint n = g_rand_int_range(rand, 0, most); n > 0; n--)
+        g_string_append_printf(json, ",%d", g_rand_int_range(rand, 0, 33));
+    g_string_append_c(json, ']');
+}
+
+/* Pairs of which both documents fit a sequence. */
+static void
+write_pairs(void)
+{
+    g_autoptr(GString) pairs = g_string_new(NULL);
+    g_autoptr(GRand) rand = g_rand_new_with_seed(2);
+
+    for (guint i = 0; i < SAMPLES; i++) {
+        g_string_append_c(pairs, '{');
+        add_ids(pairs, "prompt_ids", rand, 3);
+        g_string_append_c(pairs, ',');
+        add_ids(pairs, "chosen_ids", rand, 5);
+        g_string_append_printf(pairs, ",\"rejected_ids\":[%u,%u", i % 33, i % 33);
+        g_string_append(pairs, i % 2 == 0 ? ",9,8,7]}\n" : "]}\n");
+    }
+    rp_cli_write("pairs.jsonl", pairs->str);
+}
+
 int
 rp_train_files_setup(void **state)
 {
@@ -51,6 +78,7 @@ rp_train_files_setup(void **state)
     rp_cli_write("tiny.json", TINY_CONFIG);
     rp_cli_write("tiny-gpt-oss.json", GPT_OSS_CONFIG);
     rp_cli_write("data.jsonl", data->str);
+    write_pairs();
     rp_cli_write("times.json", TIMES);
     rp_cli_write("run.yaml", run);
 

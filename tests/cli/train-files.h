@@ -7,8 +7,8 @@
 #include "tests/cli/run-cli.h"
 
 /* Fixture of a group, which rp_cli_teardown() ends: rp_cli_setup() and @T/model of @T/tiny.json, @T/data.jsonl,
- * @T/times.json, @T/run.yaml; and @T/tiny-gpt-oss.json, a config of a mixture of experts. The run has a round of its
- * four micro-batches, so that sums do not depend on the devices. */
+ * @T/pairs.jsonl of preferences, @T/times.json, @T/run.yaml; and @T/tiny-gpt-oss.json, a config of a mixture of experts.
+ * The run has a round of its four micro-batches, so that sums do not depend on the devices. */
 int rp_train_files_setup(void **state);
 
 /* Trains @T/run.yaml with the options @line: ends well, and uses the bytes that were planned. */
