@@ -532,6 +532,8 @@ rehearse_layer(const RpNetwork *network, const RpProfile *profile, guint layer,
     call.constants = constants;
     call.boundaries = &boundary;
     call.n_boundaries = head ? 0 : 1;
+    if (rp_preference_is_used(&rp_network_options(network)->preference))
+        call.documents.first = call.targets; /* there are none of them */
     rp_network_kernels(network)->fill(stream, &(RpFillArgs){.dtype = RP_DTYPE_FP32,
                                                             .n = space.used / sizeof(float),
                                                             .x = (void *)space.memory});

@@ -260,7 +260,8 @@ run(RpPass *pass, const void *x, void *dx)
     rp_balance_loss(pass, x, dx);
     if (dx != NULL && !pass->measuring && pass->call->rows != NULL)
         rp_pass_clear_hidden(pass, dx);
-    if (rp_preference_is_used(&network->options.preference)) {
+    if (rp_preference_is_used(&network->options.preference) &&
+        (pass->measuring || pass->call->documents.first != NULL)) {
         run_preference(pass, &chunk, largest, x, dx);
         return;
     }

@@ -195,7 +195,7 @@ typedef struct {
     RpInterval down;
 } RpStageSteps;
 
-/* Documents of a preference's micro-batch. Their rows are those of RpStageCall.targets: a document has them from first[d]
+/* Documents of a preference's micro-batch; without them the loss is cross entropy of all targets. Their rows are those of RpStageCall.targets: a document has them from first[d]
  * to first[d + 1]. */
 typedef struct {
     guint n;

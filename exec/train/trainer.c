@@ -68,17 +68,21 @@ scale_head(RpLayer *head, double share)
 }
 
 void
-rp_trainer_place_head(RpProfile *profile, gboolean dispatched, double targets)
+rp_trainer_place_head(RpProfile *profile, gboolean dispatched, double targets, guint chunk)
 {
     RpLayer *head = &profile->layers[profile->n_layers - 1];
     const double share = rp_targets_share(targets);
 
     for (guint c = 0; c < profile->n_cards; c++)
-        rp_trainer_place_head(profile->cards[c], dispatched, targets);
+        rp_trainer_place_head(profile->cards[c], dispatched, targets, chunk);
     if (head->kind != RP_LAYER_HEAD)
         return;
     if (share < 1)
         scale_head(head, share);
+    if (chunk > 0 && share * (double)rp_profile_micro_batch_tokens(profile) > chunk) {
+        head->backward_ns += head->forward_ns;
+        head->backward_spread_ns += head->forward_spread_ns;
+    }
     if (dispatched)
         return;
     head->backward_ns += head->forward_ns;
