@@ -668,6 +668,18 @@ rp_train_expected(const RpTrainJob *job, const RpTrainMeans *means)
     return expected;
 }
 
+/* Rows of the head's chunks, whose number decides whether a preference makes logits twice; else 0. */
+static guint
+find_chunk(const RpTrainJob *job)
+{
+    if (!rp_preference_is_used(&job->network.preference))
+        return 0;
+    g_autoptr(RpNetwork) network =
+        rp_network_new(job->weights, job->run->device_ops->kernels(), &job->network);
+
+    return rp_network_options(network)->head_chunk;
+}
+
 /* Partition, plan, trace and their figures. */
 static gboolean
 predict(RpTrainJob *job, gboolean dry, GError **error)
@@ -685,7 +697,8 @@ predict(RpTrainJob *job, gboolean dry, GError **error)
     if (!rp_train_least(job, &requested.host_bytes, error))
         return FALSE;
     job->measured = rp_profile_copy(job->profile);
-    rp_trainer_place_head(job->profile, schedule_of(job)->dispatched, job->targets);
+    rp_trainer_place_head(job->profile, schedule_of(job)->dispatched, job->targets,
+                          find_chunk(job));
     if (run->slow != NULL) {
         g_autoptr(RpProfile) alike = job->profile;
 

@@ -8,6 +8,7 @@
 
 #include "exec/adapter/adapter.h"
 #include "exec/cuda/backend.h"
+#include "exec/cuda/runtime/device.h"
 #include "exec/train/trainer.h"
 #include "tests/json-tree.h"
 
@@ -658,3 +659,5 @@ RP_TEST(refuses_a_reference_that_is_not_there)
         end_case(&c);
     }
 }
+
+RP_TEST_NEEDS(RP_TEST_N_DEVICES > 0)
