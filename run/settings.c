@@ -789,4 +789,5 @@ rp_run_spec_plan(RpRunSpec *run)
     plan->optimizer = (RpOptimizerMode)run->optimizer.mode;
     plan->early_steps = (RpEarlySteps)run->optimizer.early;
     plan->form = rp_run_optimizer_form(&run->optimizer);
+    plan->reference_copy = run->preference.reference == RP_REFERENCE_COPY;
 }

@@ -127,7 +127,7 @@ take_scores(RpTrainer *trainer, const RpBatchFeedCall *call, RpTokenBatch *batch
     return TRUE;
 }
 
-/* References of the batch read last. */
+/* References of the batch read last, unless its dataset brings them. */
 static gboolean
 find_references(RpTrainer *trainer, GError **error)
 {
@@ -135,13 +135,9 @@ find_references(RpTrainer *trainer, GError **error)
     RpEvaluator *evaluator = trainer->evaluator;
     const RpBatchFeedCall *call;
 
-    if (preference == NULL || preference->reference == RP_REFERENCE_NONE)
+    if (preference == NULL || preference->reference == RP_REFERENCE_NONE ||
+        preference->reference == RP_REFERENCE_PRECOMPUTED)
         return TRUE;
-    if (preference->reference == RP_REFERENCE_PRECOMPUTED) {
-        g_return_val_if_fail(evaluator->references != NULL, FALSE);
-        rp_token_batch_set_references(evaluator->batch, evaluator->references);
-        return TRUE;
-    }
     return run_batch(trainer, evaluator->batch, TRUE, TRUE, &call, error) &&
            take_scores(trainer, call, evaluator->batch, error);
 }
@@ -355,21 +351,18 @@ conclude(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError *
     return TRUE;
 }
 
-/* Turns devices to forwards alone. Waits for all steps. */
-static gboolean
-begin_forwards(RpTrainer *trainer, GError **error)
+/* Turns devices to forwards alone, once all steps are over. */
+static void
+begin_forwards(RpTrainer *trainer)
 {
     RpEvaluator *evaluator = trainer->evaluator;
 
-    if (!rp_trainer_flush(trainer, error))
-        return FALSE;
     evaluator->busy_ns = evaluator->end_ns = 0;
     evaluator->start_ns = G_MAXINT64;
     g_array_set_size(evaluator->losses, 0);
     rp_host_state_begin_evaluation(trainer->host_state);
     rp_engine_turn_to(trainer->engine, rp_planner_plan(evaluator->planner), evaluator->trace,
                       note_batch, evaluator);
-    return TRUE;
 }
 
 /* And back to training, once they are over. */
@@ -383,14 +376,6 @@ end_forwards(RpTrainer *trainer)
         rp_batch_feed_let_go(trainer->feed, i);
 }
 
-void
-rp_trainer_set_evaluation_references(RpTrainer *trainer, const float *references)
-{
-    g_return_if_fail(trainer->evaluator != NULL);
-
-    trainer->evaluator->references = references;
-}
-
 gboolean
 rp_trainer_score(RpTrainer *trainer, RpTokenBatch *const *batches, guint n, gboolean by_reference,
                  GError **error)
@@ -399,8 +384,9 @@ rp_trainer_score(RpTrainer *trainer, RpTokenBatch *const *batches, guint n, gboo
 
     g_return_val_if_fail(trainer->evaluator != NULL && rp_trainer_preference(trainer) != NULL,
                          FALSE);
-    if (!begin_forwards(trainer, error))
+    if (!rp_trainer_settle(trainer, error))
         return FALSE;
+    begin_forwards(trainer);
     for (guint i = 0; i < n + BATCHES_AHEAD; i++) {
         const RpBatchFeedCall **call = &calls[i % BATCHES_AHEAD];
 
@@ -413,6 +399,7 @@ rp_trainer_score(RpTrainer *trainer, RpTokenBatch *const *batches, guint n, gboo
     if (!rp_engine_finish(trainer->engine, error))
         return FALSE;
     end_forwards(trainer);
+    trainer->scored_ns += trainer->evaluator->busy_ns;
     return TRUE;
 }
 
@@ -433,8 +420,9 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
     g_autoptr(RpBatcher) batcher = rp_batcher_new(dataset, &batches, error);
     if (batcher == NULL)
         return FALSE;
-    if (!begin_forwards(trainer, error))
+    if (!rp_trainer_flush(trainer, error))
         return FALSE;
+    begin_forwards(trainer);
     *evaluation = (RpEvaluation){0};
     done = run_batches(trainer, batcher, &listener, evaluation, &broken, &problem);
     if ((!done && broken) ||

@@ -48,7 +48,6 @@ typedef struct {
     GArray *
         losses; /* (element-type double): of this server's micro-batches, batch by batch; of a preference
                        RP_N_PREFERENCE_SUMS each */
-    const float *references; /* [samples][2]: of the dataset that is evaluated; borrowed, or NULL */
 } RpEvaluator;
 
 struct _RpTrainer {
@@ -81,6 +80,7 @@ struct _RpTrainer {
 
     /* reports */
     RpStepRecord records[RP_HOST_STATE_RING];
+    gint64 scored_ns; /* busy time of forwards that have scored batches since the last step began */
     guint64 n_reported; /* iterations, from first_iteration on */
     /* start of the first action since the devices stood still; G_MAXINT64: none yet */
     gint64 first_start_ns;
@@ -113,6 +113,9 @@ rp_trainer_staleness(const RpTrainer *trainer)
 
 /* All devices have run out of work: the next step's time begins with its first action. */
 void rp_trainer_stand_still(RpTrainer *trainer);
+
+/* rp_trainer_flush(), but that devices do not stand still afterwards: more follows before the next step. */
+gboolean rp_trainer_settle(RpTrainer *trainer, GError **error);
 
 /* RpEngineDone: @user_data is the trainer. */
 void rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *records,

@@ -200,7 +200,8 @@ begin_iteration(RpTrainer *trainer, GError **error)
         return FALSE;
     if (trainer->iteration >= trainer->first_iteration + 2)
         rp_batch_feed_let_go(trainer->feed, trainer->iteration - 2);
-    *record = (RpStepRecord){.iteration = trainer->iteration};
+    *record = (RpStepRecord){.iteration = trainer->iteration, .busy_ns = trainer->scored_ns};
+    trainer->scored_ns = 0;
     for (guint g = 0; g < trainer->gpus; g++)
         rp_trainer_ends(trainer, trainer->iteration)[g] = -1;
     rp_host_state_begin(trainer->host_state, trainer->iteration, rp_trainer_most_units(trainer));
@@ -271,11 +272,17 @@ rp_trainer_step(RpTrainer *trainer, GError **error)
 }
 
 gboolean
-rp_trainer_flush(RpTrainer *trainer, GError **error)
+rp_trainer_settle(RpTrainer *trainer, GError **error)
 {
     g_return_val_if_fail(trainer->call == 0, FALSE);
     rp_planner_flush(trainer->planner);
-    if (!append(trainer, RP_GROWN_STEP, error) || !rp_engine_finish(trainer->engine, error))
+    return append(trainer, RP_GROWN_STEP, error) && rp_engine_finish(trainer->engine, error);
+}
+
+gboolean
+rp_trainer_flush(RpTrainer *trainer, GError **error)
+{
+    if (!rp_trainer_settle(trainer, error))
         return FALSE;
     rp_trainer_stand_still(trainer);
     return TRUE;

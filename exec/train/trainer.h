@@ -43,7 +43,9 @@ typedef struct {
         held; /* what its early steps wrote, as nothing was clipped: the next step began sooner */
     guint64 n_tokens; /* without padding */
     guint64 n_targets;
-    gint64 step_ns; /* from the end of the step before (its last compute action) to its own end;
+    gint64
+        step_ns; /* from the end of the step before (its last compute action) to its own end, with
+                       rp_trainer_score() between them;
                        asynchronous: so on each device, and the mean over them */
     double bubble_ratio; /* share of that time: 1 - busy compute / (N x time) */
 } RpStepReport;
@@ -175,7 +177,8 @@ typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
  *
  * The loss of the newest weights, those of the last step (asynchronous, too), by forwards alone: on the same stages,
  * devices and memory, in a plan of its own, proved before it runs. Adapters see all of their input. Waits for all steps
- * first; training continues afterwards as if it had not happened. The same on any devices, and under every schedule,
+ * first; training continues afterwards as if it had not happened. Batches of a preference are scored by their reference
+ * first, unless @dataset brings log-probabilities. The same on any devices, and under every schedule,
  * bit for bit. With several servers all call it: each runs its part of the micro-batches, and the numbers are those of
  * all, with the same bits as one server with all micro-batches; time and bubble ratio are this one's.
  *
@@ -185,10 +188,6 @@ typedef gboolean (*RpEvaluationProgress)(gpointer user_data, guint64 n_samples);
 gboolean rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
                              RpEvaluationProgress progress, gpointer user_data,
                              RpEvaluation *evaluation, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* References of the samples of datasets that are evaluated from now on, [samples][2]; of RP_REFERENCE_PRECOMPUTED, others
- * are scored as they are evaluated. Borrowed */
-void rp_trainer_set_evaluation_references(RpTrainer *trainer, const float *references);
 
 /**
  * rp_trainer_score:

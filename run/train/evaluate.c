@@ -44,23 +44,76 @@ forward_profile(const RpTrainJob *job)
                              : rp_profile_copy(job->measured);
 }
 
-gboolean
-rp_train_predict_evaluation(RpTrainJob *job, GError **error)
+/* Whether the trainer scores batches by a reference before they are used. */
+static gboolean
+is_scored(const RpTrainJob *job)
 {
-    guint64 calls;
+    const RpReference reference = job->run->preference.reference;
 
-    if (!count_calls(job, &calls, error))
-        return FALSE;
-    const guint simulated = (guint)MIN(calls, SIMULATED_CALLS);
+    return reference == RP_REFERENCE_ADAPTERS || reference == RP_REFERENCE_COPY;
+}
+
+/* Forwards alone of @calls batches, proved. (transfer full): traces end before their plan, @plan */
+static RpTrace *
+simulate_forwards(const RpTrainJob *job, guint calls, RpPlan **plan, GError **error)
+{
     g_autoptr(RpProfile) profile = forward_profile(job);
     const RpMachine machine = rp_machine_from_profile(profile);
     RpPlanOptions options = job->request.options;
 
     options.forward_only = TRUE;
-    g_autoptr(RpPlan) plan =
-        rp_plan_make(profile, job->request.partition, &options, simulated, error);
-    g_autoptr(RpTrace) trace =
-        plan != NULL && rp_trainer_prove(plan, error) ? rp_simulate(plan, &machine, error) : NULL;
+    *plan = rp_plan_make(profile, job->request.partition, &options, calls, error);
+    return *plan != NULL && rp_trainer_prove(*plan, error) ? rp_simulate(*plan, &machine, error)
+                                                           : NULL;
+}
+
+/* The steady time of a step that is scored first: devices run empty before the scoring and before the step, which waits
+ * for it.
+ *
+ *   devices   |score T|  step T  |..|score T+1|  step T+1  |..|
+ */
+gboolean
+rp_train_predict_scoring(RpTrainJob *job, GError **error)
+{
+    const RpMachine machine = rp_machine_from_profile(job->profile);
+    g_autoptr(RpPlan) forwards_plan = NULL;
+    g_autoptr(RpPlan) plan = NULL;
+
+    if (!is_scored(job))
+        return TRUE;
+    g_autoptr(RpTrace) forwards =
+        simulate_forwards(job, MAX(1, job->request.options.calls), &forwards_plan, error);
+    if (forwards == NULL)
+        return FALSE;
+    plan = rp_plan_make(job->profile, job->request.partition, &job->request.options, 1, error);
+    g_autoptr(RpTrace) step = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
+    if (step == NULL)
+        return FALSE;
+    const double scored_ns = (double)rp_trace_end_ns(forwards);
+    const double step_ns = (double)rp_trace_end_ns(step);
+    const gint64 more_ns = (gint64)(scored_ns + step_ns) - job->steady.iteration_ns;
+
+    job->steady.ratio =
+        (scored_ns * rp_report_bubble(forwards).ratio + step_ns * rp_report_bubble(step).ratio) /
+        (scored_ns + step_ns);
+    job->steady.iteration_ns += more_ns;
+    job->clipped.iteration_ns += job->clipped.iteration_ns > 0 ? more_ns : 0;
+    job->least_ns += more_ns;
+    job->most_ns += more_ns;
+    return TRUE;
+}
+
+gboolean
+rp_train_predict_evaluation(RpTrainJob *job, GError **error)
+{
+    g_autoptr(RpPlan) plan = NULL;
+    guint64 calls;
+
+    if (!count_calls(job, &calls, error))
+        return FALSE;
+    calls *= is_scored(job) ? 2 : 1;
+    const guint simulated = (guint)MIN(calls, SIMULATED_CALLS);
+    g_autoptr(RpTrace) trace = simulate_forwards(job, simulated, &plan, error);
     if (trace == NULL)
         return FALSE;
     const gint64 end_ns = rp_trace_end_ns(trace);

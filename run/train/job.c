@@ -720,6 +720,7 @@ predict(RpTrainJob *job, gboolean dry, GError **error)
     steady = job->request; /* borrowed. Synchronous steps count from steady ones, too */
     steady.steady = TRUE;
     return rp_request_spread(&steady, job->profile, &job->least_ns, &job->most_ns, error) &&
+           rp_train_predict_scoring(job, error) &&
            (job->evaluation.dataset == NULL || rp_train_predict_evaluation(job, error));
 }
 

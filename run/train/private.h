@@ -15,6 +15,8 @@ gboolean rp_train_open_data(RpTrainJob *job, RpRunSpec *run,
 /* RpEvaluationProgress of an RpTrainJob: tells its events of it, and asks them. */
 gboolean rp_train_evaluation_progress(gpointer job, guint64 n_samples);
 
+/* Once there is a prediction of steps: adds the scoring of their batches by a reference, where a step needs it. */
+gboolean rp_train_predict_scoring(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Once there is a plan: how long an evaluation takes, by a plan that only runs forward. */
 gboolean rp_train_predict_evaluation(RpTrainJob *job, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -287,15 +287,8 @@ rp_train_loop_find_references(RpTrainLoop *loop, GError **error)
         return FALSE;
     if (job->run->preference.reference != RP_REFERENCE_PRECOMPUTED)
         return TRUE;
-    if (!find_for(loop, job->dataset, error))
-        return FALSE;
-    if (job->evaluation.dataset == NULL)
-        return TRUE;
-    if (!find_for(loop, job->evaluation.dataset, error))
-        return FALSE;
-    rp_trainer_set_evaluation_references(loop->trainer,
-                                         rp_dataset_references(job->evaluation.dataset));
-    return TRUE;
+    return find_for(loop, job->dataset, error) &&
+           (job->evaluation.dataset == NULL || find_for(loop, job->evaluation.dataset, error));
 }
 
 gboolean

@@ -14,7 +14,7 @@ typedef struct {
     int32_t labels[TOKENS], first[DOCUMENTS + 1], answers[DOCUMENTS];
 } Batch;
 
-/* What comes of it. */
+/* Outputs of the kernel. */
 typedef struct {
     double loss;
     RpPreferenceSums sums;

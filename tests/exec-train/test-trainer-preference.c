@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "exec/adapter/adapter.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
@@ -15,6 +16,7 @@
 #define RELATIVE 1e-5
 #define STEPS 10
 #define MOST_DOCUMENTS 16 /* of an iteration */
+#define MOST_TOKENS 64    /* of a sample */
 
 typedef struct {
     RpModel config;
@@ -44,6 +46,7 @@ typedef struct {
     /* 0: rows as the fixture has them; else 3 rows of that many pairs, as long as there are some */
     guint each;
     guint micro_batches; /* 0: as the fixture */
+    gboolean evaluates;
 } Run;
 
 static char *
@@ -204,6 +207,7 @@ start_case(Case *c, const Run *run)
                                      .warmup_steps = option(f, "warmup_steps"),
                                      .total_steps = option(f, "total_steps")},
                    .max_grad_norm = real_option(f, "max_grad_norm")},
+        .evaluates = run->evaluates,
         .done = note_report,
         .user_data = c,
     };
@@ -354,7 +358,7 @@ move_references(RpTokenBatch *batch, float *of, gboolean out)
         }
 }
 
-/* Those that the fixture gives to the first iteration. */
+/* Fills in the references that the fixture gives to the first iteration. */
 static void
 set_given(const Case *c, RpTokenBatch *batch)
 {
@@ -562,16 +566,16 @@ RP_TEST(has_the_same_references_whoever_keeps_them)
 {
     float a[4][MOST_DOCUMENTS], b[4][MOST_DOCUMENTS];
 
-    score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_PRECOMPUTED, FALSE, 0, 0}, a);
+    score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_PRECOMPUTED, FALSE, 0, 0, FALSE}, a);
     assert_memory_equal(a[0], a[2], sizeof a[0]);
     for (guint async = 0; async < 2; async++) {
-        score_steps(*state, "dpo", &(Run){2, 16, RP_REFERENCE_COPY, async, 0, 0}, b);
+        score_steps(*state, "dpo", &(Run){2, 16, RP_REFERENCE_COPY, async, 0, 0, FALSE}, b);
         assert_memory_equal(a, b, sizeof a);
     }
-    score_steps(*state, "dpo-lora", &(Run){1, 16, RP_REFERENCE_ADAPTERS, FALSE, 0, 0}, b);
+    score_steps(*state, "dpo-lora", &(Run){1, 16, RP_REFERENCE_ADAPTERS, FALSE, 0, 0, FALSE}, b);
     /* the adapters' base is the model of the full case */
     assert_memory_equal(a, b, sizeof a);
-    score_steps(*state, "dpo-lora", &(Run){2, 16, RP_REFERENCE_PRECOMPUTED, FALSE, 0, 0}, a);
+    score_steps(*state, "dpo-lora", &(Run){2, 16, RP_REFERENCE_PRECOMPUTED, FALSE, 0, 0, FALSE}, a);
     assert_memory_equal(a, b, sizeof a);
 }
 
@@ -580,8 +584,8 @@ RP_TEST(has_the_same_references_with_each_pair_in_a_row)
 {
     float a[4][MOST_DOCUMENTS], b[4][MOST_DOCUMENTS];
 
-    score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_COPY, FALSE, 2, 0}, a);
-    score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_COPY, FALSE, 1, 0}, b);
+    score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_COPY, FALSE, 2, 0, FALSE}, a);
+    score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_COPY, FALSE, 1, 0, FALSE}, b);
     for (guint i = 0; i < 4 * MOST_DOCUMENTS; i++)
         assert_true(fabsf(a[i / MOST_DOCUMENTS][i % MOST_DOCUMENTS] -
                           b[i / MOST_DOCUMENTS][i % MOST_DOCUMENTS]) <=
@@ -630,7 +634,89 @@ RP_TEST(has_the_same_bits_on_any_number_of_devices)
     }
 }
 
-/* What cannot be: one line, before memory is taken. */
+/* The first six samples as a file of samples has them. (transfer full) */
+static RpDataset *
+make_dataset(const Case *c, const char *directory)
+{
+    static const char *const files[] = {"samples", NULL};
+    const RpTree *samples = rp_tree_find(c->f->samples, "samples");
+    g_autofree char *path = g_build_filename(directory, "samples.bin", NULL);
+    g_autoptr(RpCacheWriter) writer = rp_must(rp_cache_writer_new, path, 1, 0640);
+    RpCacheHeader header;
+
+    for (guint i = 0; i < 6; i++) {
+        const RpTree *sample = rp_tree_nth(samples, i);
+        gint32 ids[MOST_TOKENS], labels[MOST_TOKENS];
+        RpSplit split = {0, RP_ANSWER_CHOSEN};
+        guint32 n = 0;
+
+        for (guint d = 0; d < 2; d++) {
+            const RpTree *parts[] = {rp_tree_find(sample, "prompt"),
+                                     rp_tree_nth(rp_tree_find(sample, "answers"), d)};
+
+            for (guint part = 0; part < 2; part++)
+                for (guint t = 0; t < parts[part]->items->len; t++, n++) {
+                    ids[n] = (gint32)(gint64)rp_tree_nth(parts[part], t)->number;
+                    labels[n] = part > 0 ? ids[n] : RP_LABEL_MASKED;
+                }
+            split.tokens = d == 0 ? n : split.tokens;
+        }
+        assert_true(rp_cache_writer_add(writer, ids, labels, n, split, 0, i, NULL));
+    }
+    assert_true(rp_cache_writer_finish(writer, 0, &header, NULL));
+    return rp_must(rp_dataset_open_cache, path, 1, "DATA", files, c->f->config.vocab, &header);
+}
+
+/* References of adapters and of a copy are made as the data is read; the third case has none. */
+RP_TEST(evaluates_to_the_losses_and_metrics_of_trl)
+{
+    static const char *const some[] = {"dpo-lora", "dpo", "orpo", "simpo-lora"};
+    g_autofree char *directory = g_dir_make_tmp("test-preference-XXXXXX", NULL);
+
+    for (guint i = 0; i < G_N_ELEMENTS(some); i++) {
+        RpEvaluation evaluation;
+        Case c;
+
+        load_case(&c, *state, some[i]);
+        start_case(&c, &(Run){.devices = 2, .head_chunk = 16, .evaluates = TRUE});
+        g_autoptr(RpDataset) dataset = make_dataset(&c, directory);
+
+        assert_true(rp_trainer_evaluate(c.trainer, dataset, 0, NULL, NULL, &evaluation, NULL));
+        assert_near("loss", evaluation.loss, rp_tree_nth(rp_tree_find(c.row, "losses"), 0)->number);
+        assert_int_equal(evaluation.n_pairs, 6);
+        if (c.preference.reference == RP_REFERENCE_NONE)
+            assert_metrics(&c, evaluation.metrics);
+        else
+            assert_true(evaluation.metrics[RP_PREFERENCE_REWARDS_ACCURACIES] <= 1);
+        end_case(&c);
+    }
+    rp_file_remove_directory(directory);
+}
+
+/* A copy takes 4 bytes a parameter of fp32, and its memory is in the plan. */
+RP_TEST(counts_the_copy_of_a_reference)
+{
+    guint64 bytes[2], elements = 0;
+
+    for (guint i = 0; i < 2; i++) {
+        Case c;
+
+        load_case(&c, *state, "dpo");
+        start_case(&c, &(Run){.devices = 1,
+                              .head_chunk = 16,
+                              .reference = i == 0 ? RP_REFERENCE_PRECOMPUTED : RP_REFERENCE_COPY});
+        bytes[i] = rp_trainer_arena_bytes(c.trainer, 1);
+        elements = 0;
+        for (guint w = 0; w < rp_weights_count(c.weights); w++)
+            if (rp_weight_has_state(rp_weights_nth(c.weights, w)))
+                elements += rp_weights_nth(c.weights, w)->elements;
+        end_case(&c);
+    }
+    assert_true(bytes[1] - bytes[0] >= 4 * elements);
+    assert_true(bytes[1] - bytes[0] < 4 * elements + 4 * 2048); /* layers are aligned */
+}
+
+/* One line, before memory is taken. */
 RP_TEST(refuses_a_reference_that_is_not_there)
 {
     static const struct {
