@@ -235,8 +235,8 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
     g_autofree char *note = NULL;
     RpDataState state;
 
-    if (!rp_train_loop_check_reference(loop, path, error) ||
-        !rp_checkpoint_restore(path, loop->trainer, loop->job->servers, &state, &note, error) ||
+    if (!rp_checkpoint_restore(path, loop->trainer, loop->job->servers, &state, &note, error) ||
+        !rp_train_loop_check_reference(loop, path, error) ||
         !rp_batcher_restore(loop->batcher, &state, error))
         return FALSE;
     if (note != NULL)

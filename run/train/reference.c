@@ -305,9 +305,11 @@ rp_train_loop_check_reference(const RpTrainLoop *loop, const char *checkpoint, G
 {
     guint64 saved;
 
+    if (loop->reference == 0)
+        return TRUE;
     if (!rp_checkpoint_read_reference(checkpoint, &saved, error))
         return FALSE;
-    if (saved == 0 || loop->reference == 0 || saved == loop->reference)
+    if (saved == 0 || saved == loop->reference)
         return TRUE;
     return rp_fail(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_MISMATCH,
                    "%s: expected `model` as it was when the run began, since it is the reference "
