@@ -13,6 +13,9 @@
 #include "exec/adapter/adapter.h"
 #include "run/train/job.h"
 
+/* Batches that the reference scores together: the pipeline runs empty before and behind them. */
+#define SCORED_TOGETHER 8
+
 void
 rp_train_outcome_clear(RpTrainOutcome *outcome)
 {
@@ -111,9 +114,10 @@ loop_clear(RpTrainLoop *loop)
 {
     g_clear_pointer(&loop->beside, rp_checkpoint_beside_free); /* reads of the trainer's network */
     loop->outcome->left = !rp_trainer_free(g_steal_pointer(&loop->trainer));
-    for (guint i = 0; i < loop->n_batches; i++)
+    for (guint i = 0; loop->batches != NULL && loop->batches[i] != NULL; i++)
         rp_token_batch_free(loop->batches[i]);
     g_clear_pointer(&loop->batches, g_free);
+    g_clear_pointer(&loop->after, g_free);
     g_clear_pointer(&loop->batcher, rp_batcher_free);
     g_clear_pointer(&loop->metrics, rp_train_metrics_free);
 }
@@ -121,7 +125,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrainLoop, loop_clear)
 
 /* The batches of all calls of a step, of which one may have no targets; on error the batcher stays before the first. */
 static gboolean
-next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **error)
+read_step(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **error)
 {
     const RpDataState before = rp_batcher_state(loop->batcher);
     gboolean good = TRUE;
@@ -136,13 +140,34 @@ next_batches(RpTrainLoop *loop, RpTokenBatch **batches, guint calls, GError **er
     return FALSE;
 }
 
+/* The batches of the next step. What is wrong with data that were read ahead is told when their step comes. */
+static gboolean
+next_batches(RpTrainLoop *loop, guint64 steps_left, RpTokenBatch ***batches, GError **error)
+{
+    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+    const guint most = (guint)MIN(loop->most_read, steps_left);
+
+    if (loop->next == loop->n_read) {
+        loop->scored = FALSE;
+        loop->next = loop->n_read = 0;
+        while (loop->n_read < most && read_step(loop, loop->batches + loop->n_read * calls, calls,
+                                                loop->n_read == 0 ? error : NULL))
+            loop->after[loop->n_read++] = rp_batcher_state(loop->batcher);
+        if (loop->n_read == 0)
+            return FALSE;
+    }
+    *batches = loop->batches + loop->next * calls;
+    loop->data = loop->after[loop->next++];
+    return TRUE;
+}
+
 /* One iteration's calls and its step. */
 static gboolean
 run_step(RpTrainLoop *loop, RpTokenBatch **batches, GError **error)
 {
     const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
 
-    if (!rp_train_loop_score(loop, batches, calls, error))
+    if (!rp_train_loop_score(loop, error))
         return FALSE;
     for (guint c = 0; c < calls; c++)
         if (!rp_trainer_forward_backward(loop->trainer, batches[c], NULL, error))
@@ -187,7 +212,6 @@ run_steps(RpTrainLoop *loop, GError **error)
 {
     const RpRunSpec *run = loop->job->run;
     RpTrainOutcome *outcome = loop->outcome;
-    guint calls = (guint)run->gradient_accumulation_steps;
     guint64 step = outcome->first_step;
 
     loop->saved_us = loop->seen_us = g_get_monotonic_time();
@@ -195,14 +219,15 @@ run_steps(RpTrainLoop *loop, GError **error)
         return FALSE;
     while (step < (guint64)run->steps && stop_signal(loop) == 0 &&
            !rp_train_loop_is_useless(loop)) {
+        RpTokenBatch **batches = NULL;
         gboolean due;
         GError *problem = NULL;
 
         if (!begin(loop, step + 1))
             break;
-        if (!next_batches(loop, loop->batches, calls, &problem))
+        if (!next_batches(loop, (guint64)run->steps - step, &batches, &problem))
             return rp_train_loop_save_before(loop, problem, error);
-        if (!run_step(loop, loop->batches, error))
+        if (!run_step(loop, batches, error))
             return FALSE;
         outcome->last_step = ++step;
 
@@ -259,9 +284,12 @@ restore(RpTrainLoop *loop, const char *path, GError **error)
 static void
 make_batches(RpTrainLoop *loop)
 {
-    loop->n_batches = (guint)loop->job->run->gradient_accumulation_steps;
-    loop->batches = g_new0(RpTokenBatch *, loop->n_batches);
-    for (guint i = 0; i < loop->n_batches; i++)
+    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+
+    loop->most_read = rp_train_scores(loop->job) ? MAX(1, SCORED_TOGETHER / calls) : 1;
+    loop->after = g_new0(RpDataState, loop->most_read);
+    loop->batches = g_new0(RpTokenBatch *, loop->most_read * calls + 1);
+    for (guint i = 0; i < loop->most_read * calls; i++)
         loop->batches[i] = rp_token_batch_new(&loop->job->batcher);
 }
 
@@ -280,7 +308,7 @@ start(RpTrainLoop *loop, GError **error)
     make_batches(loop);
     loop->metrics = rp_train_metrics_new(loop->job->network.dtype == RP_DTYPE_FP16,
                                          loop->job->network.aux_loss > 0, run->tensorboard != 0,
-                                         loop->job->events);
+                                         loop->most_read, loop->job->events);
     if ((loop->files || several) && !rp_train_loop_check_beside(loop, error))
         return FALSE;
     loop->trainer = rp_train_make_trainer(loop->job, loop->how->keep_trace, loop->metrics, error);
@@ -294,6 +322,7 @@ start(RpTrainLoop *loop, GError **error)
     if (path != NULL && !restore(loop, path, error))
         return FALSE;
     loop->outcome->resuming = FALSE;
+    loop->data = rp_batcher_state(loop->batcher);
     if ((loop->files || several) && !rp_train_loop_take_beside(loop, error))
         return FALSE;
     return !loop->files ||
@@ -494,15 +523,15 @@ write_gradients(const RpTrainJob *job, const RpTrainer *trainer, const char *pat
 static gboolean
 run_first(RpTrainLoop *loop, GError **error)
 {
-    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
     const RpRunEvents *events = loop->job->events;
     const RpStepReport *last = NULL;
+    RpTokenBatch **batches = NULL;
     float first = 0;
 
-    if (!next_batches(loop, loop->batches, calls, error))
+    if (!next_batches(loop, 1, &batches, error))
         return FALSE;
     do {
-        if (!run_step(loop, loop->batches, error) || !rp_trainer_flush(loop->trainer, error))
+        if (!run_step(loop, batches, error) || !rp_trainer_flush(loop->trainer, error))
             return FALSE;
         last = rp_train_metrics_last(loop->metrics);
         if (first == 0)

@@ -24,8 +24,10 @@ struct _RpTrainMetrics {
     gboolean balanced;
     RpStepReport last;
     gboolean reported;
-    guint filling;  /* steps that still do not count */
-    double pause_s; /* before the next step; 0: none */
+    guint together;  /* steps of a group */
+    guint64 n_steps; /* that were reported */
+    guint filling;   /* steps that still do not count */
+    double pause_s;  /* before the next step; 0: none */
     const RpRunEvents *events;
 
     /* sums over steady steps */
@@ -125,8 +127,17 @@ rp_run_say(const RpRunEvents *events, const char *kind, const char *format, ...)
     RP_RUN_TELL(events, say, kind, text);
 }
 
+/* The pipeline is empty. Means begin with a group of steps again. */
+static void
+fill(RpTrainMetrics *metrics)
+{
+    metrics->filling = FILLING_STEPS;
+    while ((metrics->n_steps + metrics->filling) % metrics->together != 0)
+        metrics->filling++;
+}
+
 RpTrainMetrics *
-rp_train_metrics_new(gboolean scaled, gboolean balanced, gboolean tensorboard,
+rp_train_metrics_new(gboolean scaled, gboolean balanced, gboolean tensorboard, guint together,
                      const RpRunEvents *events)
 {
     RpTrainMetrics *metrics = g_new0(RpTrainMetrics, 1);
@@ -135,7 +146,8 @@ rp_train_metrics_new(gboolean scaled, gboolean balanced, gboolean tensorboard,
     metrics->balanced = balanced;
     metrics->tensorboard = tensorboard;
     metrics->events = events;
-    metrics->filling = FILLING_STEPS;
+    metrics->together = together;
+    fill(metrics);
     return metrics;
 }
 
@@ -243,7 +255,7 @@ rp_train_metrics_add_evaluation(RpTrainMetrics *metrics, guint64 step,
 {
     g_autoptr(RpJsonWriter) json = rp_json_writer_new(RP_JSON_COMPACT);
 
-    metrics->filling = FILLING_STEPS;
+    fill(metrics);
     if (metrics->file == NULL)
         return;
     rp_json_object(json, NULL);
@@ -313,6 +325,7 @@ rp_train_metrics_add(gpointer user_data, const RpStepReport *report)
 
     metrics->last = *report;
     metrics->reported = TRUE;
+    metrics->n_steps++;
     if (metrics->filling > 0) {
         metrics->filling--;
     } else {
@@ -333,7 +346,7 @@ void
 rp_train_metrics_pause(RpTrainMetrics *metrics, double seconds)
 {
     metrics->pause_s = seconds;
-    metrics->filling = FILLING_STEPS;
+    fill(metrics);
 }
 
 const RpStepReport *

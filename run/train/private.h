@@ -52,8 +52,13 @@ typedef struct {
     RpTrainMetrics *metrics;
     RpTrainer *trainer;
     RpBatcher *batcher;
-    RpTokenBatch **batches; /* of the calls of a step; the trainer has copied them after each */
-    guint n_batches;
+    RpTokenBatch *
+        *batches;       /* of the calls of steps that are read together; the trainer copies them */
+    RpDataState *after; /* [of these steps]: the place in the data behind each */
+    guint most_read;    /* steps that are read together: several if a reference scores them */
+    guint n_read, next; /* that are read; of them the one that comes next */
+    gboolean scored;
+    RpDataState data;           /* the place behind the last step */
     RpCheckpointBeside *beside; /* %NULL: no copy to write from */
     guint64 saved_step;
     guint64 evaluated_step;
@@ -81,10 +86,11 @@ gboolean rp_train_reference_hash(const RpTrainJob *job, guint64 *hash,
 /* Before a checkpoint is restored: precomputed log-probabilities are read, or made by the weights as they are now.
  * Errors: those of rp_trainer_score() and the data, G_IO_ERROR_CANCELLED */
 gboolean rp_train_loop_find_references(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-/* Before a step: its batches are scored by the reference, unless they bring that. Errors: those of
+/* Whether batches are scored by the reference before each step. */
+gboolean rp_train_scores(const RpTrainJob *job);
+/* Before a step: the reference scores its batches, and those that were read with them. Errors: those of
  * rp_trainer_score() */
-gboolean rp_train_loop_score(RpTrainLoop *loop, RpTokenBatch **batches, guint n,
-                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean rp_train_loop_score(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Whether the checkpoint is of a run with this reference. Errors: RP_CHECKPOINT_ERROR_MISMATCH, _CORRUPT */
 gboolean rp_train_loop_check_reference(const RpTrainLoop *loop, const char *checkpoint,
                                        GError **error) G_GNUC_WARN_UNUSED_RESULT;

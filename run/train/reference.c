@@ -292,12 +292,23 @@ rp_train_loop_find_references(RpTrainLoop *loop, GError **error)
 }
 
 gboolean
-rp_train_loop_score(RpTrainLoop *loop, RpTokenBatch **batches, guint n, GError **error)
+rp_train_scores(const RpTrainJob *job)
 {
-    const RpReference reference = loop->job->run->preference.reference;
+    const RpReference reference = job->run->preference.reference;
 
-    return (reference != RP_REFERENCE_ADAPTERS && reference != RP_REFERENCE_COPY) ||
-           rp_trainer_score(loop->trainer, batches, n, TRUE, error);
+    return reference == RP_REFERENCE_ADAPTERS || reference == RP_REFERENCE_COPY;
+}
+
+gboolean
+rp_train_loop_score(RpTrainLoop *loop, GError **error)
+{
+    const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
+
+    if (!loop->scored && rp_train_scores(loop->job) &&
+        !rp_trainer_score(loop->trainer, loop->batches, loop->n_read * calls, TRUE, error))
+        return FALSE;
+    loop->scored = TRUE;
+    return TRUE;
 }
 
 gboolean

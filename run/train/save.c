@@ -314,7 +314,7 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
         .best = loop->best,
         .reference = loop->reference,
     };
-    const RpDataState state = rp_batcher_state(loop->batcher);
+    const RpDataState state = loop->data;
     g_auto(RpCheckpointWritten) written = {.step = step};
     g_autofree char *weights = NULL, *card = NULL;
     gint64 begin_us;

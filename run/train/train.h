@@ -30,9 +30,10 @@ typedef struct {
 RpSteady rp_train_expected(const RpTrainJob *job, const RpTrainMeans *means);
 
 /* @scaled: lines also have the loss scale. @balanced: and the auxiliary loss. @tensorboard: an event
- * file beside them has the same */
+ * file beside them has the same. @together: steps whose batches are scored before the first of them, in its time: means
+ * are over whole groups of these */
 RpTrainMetrics *rp_train_metrics_new(gboolean scaled, gboolean balanced, gboolean tensorboard,
-                                     const RpRunEvents *events);
+                                     guint together, const RpRunEvents *events);
 void rp_train_metrics_free(RpTrainMetrics *metrics);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpTrainMetrics, rp_train_metrics_free)
 
