@@ -314,7 +314,7 @@ network_stage(const Model *model, StageVariant variant, RpInterval layers, const
         (variant == STAGE_FORWARD ? n_boundaries : layers.first > 0) * hidden;
     guint8 *output = guarded(output_bytes);
     const RpLayerLayout *layout = rp_network_layout(model->network, layers.first);
-    double *loss = host_bytes(2 * sizeof *loss);
+    double *loss = host_bytes(RP_STAGE_LOSSES * sizeof *loss);
     RpStageCall call = {.layers = layers,
                         .constants = model->constants,
                         .input = layers.first == 0 ? (const void *)model->ids
@@ -326,19 +326,21 @@ network_stage(const Model *model, StageVariant variant, RpInterval layers, const
                         .output = output_bytes > 0 ? output : NULL,
                         .drops = model->drops,
                         .padded = model->padded,
+                        .adapters_off = model->adapters_off,
                         .step = 1,
                         .observe = model->observe,
                         .observe_data = model->observe_data};
 
     call.parameters = model->parameters + layout->first_byte;
+    memset(loss, 0, RP_STAGE_LOSSES * sizeof *loss);
     loss[0] = run->loss;
-    loss[1] = 0;
     if (head) {
         call.targets = model->targets;
         call.rows = model->rows;
         call.n_rows = model->n_rows;
         call.scale = model->scale;
         call.aux_scale = model->aux_scale;
+        call.documents = model->documents;
         call.loss = loss;
     }
     if (variant != STAGE_FORWARD) {

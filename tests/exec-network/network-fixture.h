@@ -27,9 +27,11 @@ typedef struct {
     const gint32 *rows;       /* rows of packed targets, or NULL */
     guint n_rows;
     float scale;
-    float aux_scale; /* scale of the auxiliary loss, where options have one */
-    gboolean drops;  /* as the first micro-batch of step 1 */
-    guint32 padded;  /* RpStageCall.padded */
+    float aux_scale;            /* scale of the auxiliary loss, where options have one */
+    gboolean drops;             /* as the first micro-batch of step 1 */
+    guint32 padded;             /* RpStageCall.padded */
+    RpStageDocuments documents; /* of a preference */
+    gboolean adapters_off;
     guint saved;     /* groups that forwards save; as the profile's layers have them */
     gboolean begins; /* sums are NaN before a run, whose stages begin them */
     RpNetworkObserver observe;
