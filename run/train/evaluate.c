@@ -44,15 +44,6 @@ forward_profile(const RpTrainJob *job)
                              : rp_profile_copy(job->measured);
 }
 
-/* Whether the trainer scores batches by a reference before they are used. */
-static gboolean
-is_scored(const RpTrainJob *job)
-{
-    const RpReference reference = job->run->preference.reference;
-
-    return reference == RP_REFERENCE_ADAPTERS || reference == RP_REFERENCE_COPY;
-}
-
 /* Forwards alone of @calls batches, proved. (transfer full): traces end before their plan, @plan */
 static RpTrace *
 simulate_forwards(const RpTrainJob *job, guint calls, RpPlan **plan, GError **error)
@@ -67,10 +58,10 @@ simulate_forwards(const RpTrainJob *job, guint calls, RpPlan **plan, GError **er
                                                            : NULL;
 }
 
-/* The steady time of a step that is scored first: devices run empty before the scoring and before the step, which waits
- * for it.
+/* The steady time of steps that are scored together: devices run empty before the scoring, before the first of the
+ * steps, which waits for it, and behind the last.
  *
- *   devices   |score T|  step T  |..|score T+1|  step T+1  |..|
+ *   devices   |score T, T+1|..|step T|step T+1|..|score T+2, T+3|..
  */
 gboolean
 rp_train_predict_scoring(RpTrainJob *job, GError **error)
@@ -78,23 +69,25 @@ rp_train_predict_scoring(RpTrainJob *job, GError **error)
     const RpMachine machine = rp_machine_from_profile(job->profile);
     g_autoptr(RpPlan) forwards_plan = NULL;
     g_autoptr(RpPlan) plan = NULL;
+    const guint together = rp_train_steps_together(job);
 
-    if (!is_scored(job))
+    if (!rp_train_scores(job))
         return TRUE;
-    g_autoptr(RpTrace) forwards =
-        simulate_forwards(job, MAX(1, job->request.options.calls), &forwards_plan, error);
+    g_autoptr(RpTrace) forwards = simulate_forwards(
+        job, together * MAX(1, job->request.options.calls), &forwards_plan, error);
     if (forwards == NULL)
         return FALSE;
-    plan = rp_plan_make(job->profile, job->request.partition, &job->request.options, 1, error);
-    g_autoptr(RpTrace) step = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
-    if (step == NULL)
+    plan =
+        rp_plan_make(job->profile, job->request.partition, &job->request.options, together, error);
+    g_autoptr(RpTrace) steps = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
+    if (steps == NULL)
         return FALSE;
-    const double scored_ns = (double)rp_trace_end_ns(forwards);
-    const double step_ns = (double)rp_trace_end_ns(step);
+    const double scored_ns = (double)rp_trace_end_ns(forwards) / together;
+    const double step_ns = (double)rp_trace_end_ns(steps) / together;
     const gint64 more_ns = (gint64)(scored_ns + step_ns) - job->steady.iteration_ns;
 
     job->steady.ratio =
-        (scored_ns * rp_report_bubble(forwards).ratio + step_ns * rp_report_bubble(step).ratio) /
+        (scored_ns * rp_report_bubble(forwards).ratio + step_ns * rp_report_bubble(steps).ratio) /
         (scored_ns + step_ns);
     job->steady.iteration_ns += more_ns;
     job->clipped.iteration_ns += job->clipped.iteration_ns > 0 ? more_ns : 0;
@@ -111,7 +104,7 @@ rp_train_predict_evaluation(RpTrainJob *job, GError **error)
 
     if (!count_calls(job, &calls, error))
         return FALSE;
-    calls *= is_scored(job) ? 2 : 1;
+    calls *= rp_train_scores(job) ? 2 : 1;
     const guint simulated = (guint)MIN(calls, SIMULATED_CALLS);
     g_autoptr(RpTrace) trace = simulate_forwards(job, simulated, &plan, error);
     if (trace == NULL)

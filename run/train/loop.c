@@ -13,9 +13,6 @@
 #include "exec/adapter/adapter.h"
 #include "run/train/job.h"
 
-/* Batches that the reference scores together: the pipeline runs empty before and behind them. */
-#define SCORED_TOGETHER 8
-
 void
 rp_train_outcome_clear(RpTrainOutcome *outcome)
 {
@@ -286,7 +283,7 @@ make_batches(RpTrainLoop *loop)
 {
     const guint calls = (guint)loop->job->run->gradient_accumulation_steps;
 
-    loop->most_read = rp_train_scores(loop->job) ? MAX(1, SCORED_TOGETHER / calls) : 1;
+    loop->most_read = rp_train_steps_together(loop->job);
     loop->after = g_new0(RpDataState, loop->most_read);
     loop->batches = g_new0(RpTokenBatch *, loop->most_read * calls + 1);
     for (guint i = 0; i < loop->most_read * calls; i++)

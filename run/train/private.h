@@ -88,6 +88,8 @@ gboolean rp_train_reference_hash(const RpTrainJob *job, guint64 *hash,
 gboolean rp_train_loop_find_references(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Whether batches are scored by the reference before each step. */
 gboolean rp_train_scores(const RpTrainJob *job);
+/* Steps whose batches are read, and scored, together; 1 where nothing is scored. */
+guint rp_train_steps_together(const RpTrainJob *job);
 /* Before a step: the reference scores its batches, and those that were read with them. Errors: those of
  * rp_trainer_score() */
 gboolean rp_train_loop_score(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -21,7 +21,7 @@
 
 #define MAGIC G_GUINT64_CONSTANT(0x6372656665727072) /* "rprefer" and "c" */
 #define VERSION 1
-/* Batches that are scored together: the pipeline runs empty behind them. */
+/* Batches that are scored together: the pipeline runs empty before and behind them. */
 #define AT_ONCE 8
 
 typedef struct {
@@ -297,6 +297,13 @@ rp_train_scores(const RpTrainJob *job)
     const RpReference reference = job->run->preference.reference;
 
     return reference == RP_REFERENCE_ADAPTERS || reference == RP_REFERENCE_COPY;
+}
+
+guint
+rp_train_steps_together(const RpTrainJob *job)
+{
+    return rp_train_scores(job) ? (guint)MAX(1, AT_ONCE / job->run->gradient_accumulation_steps)
+                                : 1;
 }
 
 gboolean
