@@ -247,6 +247,25 @@ report_sequences(RpReport *report, const RpTrainJob *job)
 }
 
 static void
+report_objective(RpReport *report, const RpRunSpec *run)
+{
+    const RpPreference *preference = &run->preference;
+    const RpObjectiveInfo *info = rp_objective_info((RpObjective)run->objective);
+    const char *reference = rp_reference_name(preference->reference);
+
+    if (run->objective == RP_OBJECTIVE_SFT)
+        return;
+    rp_report_text(report, "objective", info->name, "objective");
+    if (info->has_reference)
+        rp_report_show(report, "%s, beta %g, reference: %s", info->name, preference->beta,
+                       reference);
+    else
+        rp_report_show(report, "%s, beta %g", info->name, preference->beta);
+    rp_report_real(report, "beta", preference->beta, 9, NULL);
+    rp_report_text(report, "reference", reference, NULL);
+}
+
+static void
 report_heading(RpReport *report, const RpTrainJob *job)
 {
     const RpRunSpec *run = job->run;
@@ -289,6 +308,7 @@ report_heading(RpReport *report, const RpTrainJob *job)
         rp_report_count(report, "lora_rank", lora->rank, NULL);
         rp_report_count(report, "trained_parameters", (gint64)trained, NULL);
     }
+    report_objective(report, run);
     rp_report_text(report, "dtype", dtype, NULL);
     rp_report_count(report, "samples", (gint64)data->n_samples, NULL);
     rp_report_count(report, "truncated_samples", (gint64)data->n_truncated_samples, NULL);
