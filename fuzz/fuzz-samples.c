@@ -1,7 +1,7 @@
 /**
  * Reading a file of records, compressed or not, or a cache of samples neither crashes nor leaks,
  * whatever the bytes, and ends; a refusal is one line; accepted ids are of the vocabulary. The
- * first byte of an input says which kind the rest is.
+ * first byte of an input says which kind the rest is, and which objective its records are for.
  */
 #include "fuzz/harness.h"
 
@@ -33,10 +33,20 @@ check_tokens(const gint32 *ids, const gint32 *labels, gsize n)
     }
 }
 
+/* The first document of a preference, or the prompt of its first, ends within the sample. */
 static void
-read_records(const char *path)
+check_split(RpObjective objective, RpSplit split, guint n)
 {
-    g_autoptr(RpEncoder) encoder = rp_encoder_new(&(RpEncoderOptions){.vocabulary = VOCABULARY});
+    g_assert((split.answer == RP_ANSWER_NONE) == (objective == RP_OBJECTIVE_SFT));
+    g_assert((objective == RP_OBJECTIVE_DPO) == (split.answer == RP_ANSWER_CHOSEN));
+    g_assert(split.tokens < n && (split.tokens > 0 || objective != RP_OBJECTIVE_DPO));
+}
+
+static void
+read_records(const char *path, RpObjective objective)
+{
+    g_autoptr(RpEncoder) encoder =
+        rp_encoder_new(&(RpEncoderOptions){.vocabulary = VOCABULARY, .objective = objective});
     g_autoptr(RpRecords) records = rp_records_open(path, NULL);
     g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(gint32));
     g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(gint32));
@@ -44,6 +54,7 @@ read_records(const char *path)
     for (guint i = 0; i < MOST_RECORDS; i++) {
         g_autoptr(GString) text = g_string_new(NULL);
         g_autoptr(GError) error = NULL, bad = NULL;
+        RpSplit split = {0};
         guint64 line;
         gboolean found;
 
@@ -55,7 +66,7 @@ read_records(const char *path)
         if (!found)
             return;
         const gboolean made =
-            rp_encoder_read(encoder, "fuzz", line, text->str, text->len, ids, labels, NULL, &bad);
+            rp_encoder_read(encoder, "fuzz", line, text->str, text->len, ids, labels, &split, &bad);
         if (!was_taken(made, bad)) {
             check_refusal(bad);
             continue;
@@ -63,6 +74,7 @@ read_records(const char *path)
         g_assert(ids->len > 0 && ids->len == labels->len);
         check_tokens((const gint32 *)(void *)ids->data, (const gint32 *)(void *)labels->data,
                      ids->len);
+        check_split(objective, split, ids->len);
     }
 }
 
@@ -114,8 +126,10 @@ read_cache(const char *path, const guint8 *data, gsize size)
         g_autoptr(GError) bad = NULL;
 
         const gboolean read = rp_dataset_read(dataset, i, &sample, &bad);
-        if (was_taken(read, bad))
+        if (was_taken(read, bad)) {
             check_tokens(ids, labels, (gsize)MIN(sample.n_tokens, CAPACITY));
+            g_assert(sample.split.tokens < sample.n_tokens);
+        }
     }
 }
 
@@ -124,6 +138,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
         return 0;
+    static const RpObjective objectives[] = {RP_OBJECTIVE_SFT, RP_OBJECTIVE_DPO, RP_OBJECTIVE_KTO};
     const guint kind = data[0] % G_N_ELEMENTS(endings);
     g_autofree char *path =
         g_strdup_printf("%s/fuzz-samples-%d.%s", g_get_tmp_dir(), (int)getpid(), endings[kind]);
@@ -131,7 +146,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     g_assert(g_file_set_contents_full(path, (const char *)data + 1, (gssize)size - 1,
                                       G_FILE_SET_CONTENTS_NONE, 0600, NULL));
     if (strcmp(endings[kind], "bin") != 0)
-        read_records(path);
+        read_records(path, objectives[data[0] / G_N_ELEMENTS(endings) % G_N_ELEMENTS(objectives)]);
     else
         read_cache(path, data + 1, size - 1);
     (void)g_unlink(path);
