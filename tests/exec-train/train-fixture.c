@@ -174,6 +174,7 @@ rp_tiny_trainer(const RpTinyModel *model, const RpTinyRun *run, GError **error)
                     .tokens = RP_TINY_TOKENS,
                     .head_chunk = 8,
                     .packed_tokens = run->packed ? 4 : 0,
+                    .preference = run->preference,
                     .aux_loss = run->aux_loss},
         .update = {.adamw = RP_ADAMW_OPTIONS_INIT,
                    .learning_rate = {.kind = RP_LEARNING_RATE_COSINE,

@@ -58,7 +58,8 @@ typedef struct {
     RpStateFormat form;
     RpStepDone done;
     gpointer user_data;
-    RpServers *servers; /* this is one of: micro-batches are its own */
+    RpServers *servers;      /* this is one of: micro-batches are its own */
+    RpPreference preference; /* of packed samples */
 } RpTinyRun;
 
 /* %NULL with @error, or a trainer that stands before its first step. */
