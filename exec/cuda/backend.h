@@ -5,9 +5,10 @@
  *   host arena      one mapping; its copied parts (weights, gradients, activations, staging) are
  *                   pinned, optimizer state is not
  *   device arena    one allocation of exactly the plan's bytes
- *   beside it       8 T bytes: targets and their rows (T tokens of a micro-batch); 8 bytes for
- *                   each loss that can be under way (16 iterations of M micro-batches); pinned
- *                   memory for token ids and targets that go up
+ *   beside it       8 T bytes: targets and their rows (T tokens of a micro-batch), of a preference
+ *                   20 T, with its documents; 8 bytes, or 112, for each loss that can be under way
+ *                   (16 iterations of M micro-batches); pinned memory for token ids and targets
+ *                   that go up
  *
  * Errors are RP_DEVICE_ERROR_* (exec/device/error.h), with the device and CUDA's text.
  */
