@@ -123,7 +123,7 @@ transpose_matrix(uint32_t rows)
 }
 
 static __device__ __forceinline__ uint4
-load_shared_four(uint32_t address)
+load_shared_words(uint32_t address)
 {
     uint4 four;
 

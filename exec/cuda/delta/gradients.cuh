@@ -116,8 +116,8 @@ struct Gradient {
     }
     __device__ __forceinline__ void load_left(uint32_t halves, Left &a) const
     {
-        const uint4 upper = load_shared_four(halves + (uint32_t)(row_of(0) * 64 + t * 16));
-        const uint4 lower = load_shared_four(halves + (uint32_t)(row_of(1) * 64 + t * 16));
+        const uint4 upper = load_shared_words(halves + (uint32_t)(row_of(0) * 64 + t * 16));
+        const uint4 lower = load_shared_words(halves + (uint32_t)(row_of(1) * 64 + t * 16));
 
         a.high[0] = upper.x, a.high[1] = lower.x, a.high[2] = upper.y, a.high[3] = lower.y;
         a.low[0] = upper.z, a.low[1] = lower.z, a.low[2] = upper.w, a.low[3] = lower.w;
@@ -125,8 +125,8 @@ struct Gradient {
     /* 16 tokens of the warp's part, a right operand */
     __device__ __forceinline__ void load_right(uint32_t halves, uint32_t (&high)[1][4], uint32_t (&low)[1][4]) const
     {
-        const uint4 first = load_shared_four(halves + (uint32_t)((part * 16 + g) * 64 + t * 16));
-        const uint4 second = load_shared_four(halves + (uint32_t)((part * 16 + 8 + g) * 64 + t * 16));
+        const uint4 first = load_shared_words(halves + (uint32_t)((part * 16 + g) * 64 + t * 16));
+        const uint4 second = load_shared_words(halves + (uint32_t)((part * 16 + 8 + g) * 64 + t * 16));
 
         high[0][0] = first.x, high[0][1] = first.y, high[0][2] = second.x, high[0][3] = second.y;
         low[0][0] = first.z, low[0][1] = first.w, low[0][2] = second.z, low[0][3] = second.w;

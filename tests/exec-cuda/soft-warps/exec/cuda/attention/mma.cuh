@@ -239,7 +239,7 @@ transpose_matrix(uint32_t rows)
 }
 
 static inline uint4
-load_shared_four(uint32_t address)
+load_shared_words(uint32_t address)
 {
     uint4 four;
 
