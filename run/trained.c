@@ -17,7 +17,11 @@
 void
 rp_trained_clear(RpTrained *model)
 {
-    g_clear_pointer(&model->probe, rp_probe_free);
+    for (guint d = 0; d < model->n_probes; d++)
+        rp_probe_free(model->probes[d]);
+    g_clear_pointer(&model->probes, g_free);
+    model->n_probes = 0;
+    model->probe = NULL;
     g_clear_pointer(&model->weights, rp_weights_free);
     g_clear_pointer(&model->adapters, rp_safetensors_free);
     g_clear_pointer(&model->checkpoint, rp_safetensors_free);
@@ -195,7 +199,7 @@ open_weights(RpTrained *model, GError **error)
 }
 
 static gboolean
-open_device(RpTrained *model, const char *device, GError **error)
+open_devices(RpTrained *model, const char *device, GError **error)
 {
     const RpDeviceOps *devices;
     guint n;
@@ -204,12 +208,20 @@ open_device(RpTrained *model, const char *device, GError **error)
         g_prefix_error(error, "devices: ");
         return FALSE;
     }
-    if (n != 1 && (device == NULL || strcmp(device, "cuda") != 0))
+    if (n != 1 && model->most_devices == 0 && (device == NULL || strcmp(device, "cuda") != 0))
         return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                        "devices: expected one device, found %u", n);
+    n = MIN(n, MAX(model->most_devices, 1));
     model->kernels = devices->kernels();
-    model->probe = devices->probe_new(0, error);
-    return model->probe != NULL;
+    model->probes = g_new0(RpProbe *, n);
+    for (guint d = 0; d < n; d++) {
+        model->probes[d] = devices->probe_new(d, error);
+        if (model->probes[d] == NULL)
+            return FALSE;
+        model->n_probes++;
+    }
+    model->probe = model->probes[0];
+    return TRUE;
 }
 
 gboolean
@@ -231,7 +243,7 @@ rp_trained_open(RpTrained *model, const char *word, const char *adapter, const c
                 GError **error)
 {
     return rp_trained_open_weights(model, word, adapter, error) &&
-           open_device(model, device, error);
+           open_devices(model, device, error);
 }
 
 /* ---- files beside ---- */

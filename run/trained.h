@@ -10,15 +10,18 @@
 #include "text/tokenizer/tokenizer.h"
 
 typedef struct {
-    char *path;        /* of the model, or of the base of adapters */
-    char *adapter;     /* (nullable): a directory of adapters */
-    gboolean any_base; /* set before: adapters of another base are taken */
+    char *path;         /* of the model, or of the base of adapters */
+    char *adapter;      /* (nullable): a directory of adapters */
+    gboolean any_base;  /* set before: adapters of another base are taken */
+    guint most_devices; /* set before: more than one are taken, so many at most; 0: one */
     RpModel config;
     RpSafetensors *checkpoint;
     RpSafetensors *adapters; /* or %NULL */
     RpWeights *weights;
     const RpKernels *kernels;
-    RpProbe *probe; /* the device */
+    RpProbe *probe;   /* the device, the first of */
+    RpProbe **probes; /* [n_probes] */
+    guint n_probes;
 } RpTrained;
 
 void rp_trained_clear(RpTrained *model);
@@ -29,7 +32,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrained, rp_trained_clear)
  * @word: a directory with a model; with adapters alone, whose base adapter_config.json names; or the
  *   output of a run: its best checkpoint, else its last
  * @adapter: (nullable): a directory of adapters for it
- * @device: (nullable): "host", "cuda" or "cuda:1"; %NULL: the host
+ * @device: (nullable): "host", "cuda" or "cuda:1"; %NULL: the host. With most_devices "cuda:2", "host:2", or "cuda": all
  *
  * Errors: of the files; RP_RUN_ERROR_USAGE
  */

@@ -9,6 +9,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "exec/data/dataset.h"
+#include "run/devices.h"
 #include "run/serve/service.h"
 #include "run/train/train.h"
 #include "run/trained.h"
@@ -216,8 +217,7 @@ show_answer(gpointer user_data, guint index, const RpAnswer *answer)
 
 /* Answers all prompts. */
 static gboolean
-answer_by(Generation *generation, RpGenerator *generator, const RpSampling *sampling,
-          GError **error)
+answer_by(Generation *generation, GPtrArray *generators, const RpSampling *sampling, GError **error)
 {
     const guint total = generation->prompts->len;
     g_autofree RpAnswer *answers = g_new0(RpAnswer, total);
@@ -232,8 +232,9 @@ answer_by(Generation *generation, RpGenerator *generator, const RpSampling *samp
                                 .answer = prompt->answer,
                                 .number = i};
     }
-    const gboolean good = rp_generator_answer(generator, answers, total, generation->new_tokens,
-                                              sampling, show_answer, &answering, error);
+    const gboolean good = rp_generators_answer(
+        (RpGenerator *const *)generators->pdata, generators->len, answers, total,
+        generation->new_tokens, sampling, show_answer, &answering, error);
 
     rp_progress_clear();
     generation->seconds =
@@ -245,20 +246,39 @@ answer_by(Generation *generation, RpGenerator *generator, const RpSampling *samp
     return good;
 }
 
+/* A generator on each device, with as many answers at once as are its share of @n, or as were asked for. */
 static gboolean
-answer_all(Generation *generation, const RpArgs *args, GError **error)
+open_generators(const RpTrained *model, const RpArgs *args, guint n, guint tokens,
+                GPtrArray *generators, GError **error)
 {
-    const RpTrained *model = &generation->model;
-    const RpSampling sampling = sampling_of(args);
-    RpGeneratorOptions options = {.slots = MIN(generation->prompts->len, RP_GENERATOR_MAX_SLOTS),
-                                  .tokens = generation->longest_prompt + generation->new_tokens};
+    const guint share = (n + model->n_probes - 1) / model->n_probes;
+    const guint most = args->batch > 0 ? (guint)args->batch : RP_GENERATOR_MAX_SLOTS;
+    RpGeneratorOptions options = {.slots = MIN(share, most), .tokens = tokens};
 
     if (!rp_trained_ends(model, &options, error))
         return FALSE;
-    g_autoptr(RpGenerator) generator = rp_generator_new(
-        &model->config, model->weights, model->kernels, model->probe, &options, error);
+    for (guint d = 0; d < model->n_probes; d++) {
+        RpGenerator *generator = rp_generator_new(&model->config, model->weights, model->kernels,
+                                                  model->probes[d], &options, error);
 
-    return generator != NULL && answer_by(generation, generator, &sampling, error);
+        if (generator == NULL)
+            return FALSE;
+        g_ptr_array_add(generators, generator);
+    }
+    return TRUE;
+}
+
+static gboolean
+answer_all(Generation *generation, const RpArgs *args, GError **error)
+{
+    g_autoptr(GPtrArray) generators =
+        g_ptr_array_new_with_free_func((GDestroyNotify)rp_generator_free);
+    const RpSampling sampling = sampling_of(args);
+
+    return open_generators(&generation->model, args, generation->prompts->len,
+                           generation->longest_prompt + generation->new_tokens, generators,
+                           error) &&
+           answer_by(generation, generators, &sampling, error);
 }
 
 static void
@@ -335,6 +355,7 @@ answer_prompts(const RpArgs *args, const char *word, RpReport *report, GError **
 
     g_array_set_clear_func(generation.prompts, prompt_clear);
     generation.model.any_base = args->run.lora.any_base;
+    generation.model.most_devices = RP_RUN_MAX_DEVICES;
     if (!check_args(args, word, report->form == RP_REPORT_JSON, error) ||
         !rp_trained_open(&generation.model, word, args->adapter, args->run.devices, error) ||
         !read_prompts(&generation, args->prompts, error) ||
@@ -543,15 +564,17 @@ report_served(RpReport *report, const Served *served, double seconds)
 static gboolean
 serve_with(const RpServiceOptions *options, Served *served, RpReport *report, GError **error)
 {
+    const char *address = options->address != NULL ? options->address : RP_SERVICE_ADDRESS;
     const gint64 begin_us = g_get_monotonic_time();
     RpService *service = rp_service_new(options, error);
 
     if (service == NULL)
         return FALSE;
+    const char *open = strchr(address, ':') != NULL ? "[" : "";
+
     rp_train_catch_stop(FALSE);
-    rp_cli_note("note", "%s listens at http://%s:%u/v1; Ctrl-C ends it", options->model,
-                options->address != NULL ? options->address : "127.0.0.1",
-                rp_service_port(service));
+    rp_cli_note("note", "%s listens at http://%s%s%s:%u/v1; Ctrl-C ends it", options->model, open,
+                address, *open != '\0' ? "]" : "", rp_service_port(service));
     while (rp_train_stop_signal() == 0 && !rp_service_has_failed(service))
         g_usleep(LOOK_US);
     const gboolean good = rp_service_stop(service, error);
@@ -566,14 +589,16 @@ static gboolean
 serve(const RpArgs *args, const char *word, RpReport *report, GError **error)
 {
     Served served = {.quiet = report->form == RP_REPORT_JSON};
-    g_auto(RpTrained) model = {.any_base = args->run.lora.any_base};
+    g_auto(RpTrained)
+        model = {.any_base = args->run.lora.any_base, .most_devices = RP_RUN_MAX_DEVICES};
     g_auto(RpModelText) text = {0};
+    g_autoptr(GPtrArray) generators =
+        g_ptr_array_new_with_free_func((GDestroyNotify)rp_generator_free);
     g_autofree char *token = NULL;
     g_autofree char *full = g_canonicalize_filename(word, NULL);
     g_autofree char *name = g_path_get_basename(full);
     RpServiceOptions options = {.model = name,
                                 .text = &text,
-                                .n_generators = 1,
                                 .most_tokens = (guint)args->new_tokens,
                                 .sampling = sampling_of(args),
                                 .address = args->bind,
@@ -583,23 +608,18 @@ serve(const RpArgs *args, const char *word, RpReport *report, GError **error)
                                 .grace_ms = GRACE_MS,
                                 .log = log_request,
                                 .user_data = &served};
-    RpGeneratorOptions how = {.slots = MIN(options.requests, RP_GENERATOR_MAX_SLOTS)};
 
     if (options.requests > MAX_REQUESTS)
         return rp_cli_refuse(error, "--requests: expected at most %d, found %u", MAX_REQUESTS,
                              options.requests);
     if (!read_port(args, &options.port, error) || !read_token(args, &token, error) ||
         !rp_trained_open(&model, word, args->adapter, args->run.devices, error) ||
-        !rp_model_text_open(&text, &model, TRUE, error) || !rp_trained_ends(&model, &how, error) ||
-        !choose_positions(args, &model.config, &how.tokens, error))
+        !rp_trained_text(&model, TRUE, &text, error) ||
+        !choose_positions(args, &model.config, &options.positions, error) ||
+        !open_generators(&model, args, options.requests, options.positions, generators, error))
         return FALSE;
-    g_autoptr(RpGenerator) generator =
-        rp_generator_new(&model.config, model.weights, model.kernels, model.probe, &how, error);
-
-    if (generator == NULL)
-        return FALSE;
-    options.generators = &generator;
-    options.positions = how.tokens;
+    options.generators = (RpGenerator *const *)generators->pdata;
+    options.n_generators = generators->len;
     options.token = token;
     return serve_with(&options, &served, report, error);
 }
@@ -643,13 +663,20 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 
 static const RpUse uses[] = {
     {"chat system adapter any-base"},
-    {"devices", "host, or cuda: the first GPU (default: host)", "DEVICE"},
+    {"devices",
+     "host, cuda:N, or cuda: all GPUs, which share --prompts or requests; else the first (default: "
+     "host)",
+     "DEVICE"},
     {"max-new-tokens"},
     {"temperature",
      "what logits are divided by before dice are thrown (default: 0: the likeliest token)"},
     {"top-p top-k"},
     {"seed", "of the dice (default: 0)", "N"},
     {"prompts"},
+    {"batch",
+     "--prompts, --serve: answers in progress at once, on each device (default: as many as fit, to "
+     "256)",
+     "N"},
     {"serve bind token-file requests"},
     {"sequence", "--serve: tokens of a prompt and its answer, at most (default: 4096)", "T"},
     {"output", "where answers to --prompts go, a line of JSON each; - prints them", "FILE.jsonl"},

@@ -160,6 +160,7 @@ typedef struct {
 
 /* Tokens of calls that begin sequences, at least, and at most if prompts are shorter. */
 #define LEAST_TOKENS 16
+#define PIECE_TOKENS 128 /* longer ones are multiples of these */
 #define MOST_TOKENS 2048
 #define MOST_HOST_TOKENS 256
 
@@ -171,6 +172,14 @@ rounded_up(guint n)
     while (power < n)
         power *= 2;
     return power;
+}
+
+/* Tokens of a call: of few sizes, without much padding. begin_tokens is one of them. */
+static guint
+padded(guint tokens)
+{
+    return tokens > PIECE_TOKENS ? (guint)rp_align_up(tokens, PIECE_TOKENS)
+                                 : MAX(LEAST_TOKENS, rounded_up(tokens));
 }
 
 /* @tokens: of a call that begins sequences; 0: a step of @sequences */
@@ -256,8 +265,7 @@ choose_shapes(RpGenerator *generator)
     const guint wanted =
         MIN(host ? MOST_HOST_TOKENS : MOST_TOKENS, (guint64)options->slots * options->tokens);
 
-    generator->begin_tokens =
-        rounded_up(MAX(MAX(MAX(options->tokens, wanted), options->slots), LEAST_TOKENS));
+    generator->begin_tokens = padded(MAX(MAX(options->tokens, wanted), options->slots));
     generator->most_blocks = (options->tokens + RP_CACHE_BLOCK - 1) / RP_CACHE_BLOCK;
 }
 
@@ -586,8 +594,7 @@ rp_generator_begin(RpGenerator *generator, RpSequence *const *sequences, guint n
     guint tokens, rows;
 
     count_tokens(sequences, n, &tokens, &rows);
-    const guint shape = MAX(LEAST_TOKENS, rounded_up(MAX(tokens, n)));
-    Call call = call_of(generator, shape_of(generator, shape, 0));
+    Call call = call_of(generator, shape_of(generator, padded(MAX(tokens, n)), 0));
 
     lay_out_tokens(&call, sequences, n, tokens, first);
     lay_out_places(&call, sequences, n, first, rows);

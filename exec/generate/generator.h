@@ -46,7 +46,7 @@ typedef enum {
     RP_REQUEST_ENDED,   /* by an id that ends it, its last */
     RP_REQUEST_FULL,    /* it has most_tokens */
     RP_REQUEST_STOPPED, /* by a callback, or cancelled */
-    RP_REQUEST_FAILED   /* the generator that served it has failed */
+    RP_REQUEST_FAILED   /* it is longer than sequences of the generator, or that has failed */
 } RpRequestEnd;
 
 /* After each token; @answer: all of them so far. Returns: whether it may continue */

@@ -174,10 +174,11 @@ let_all_in(Serving *serving)
 
         if (ticket == NULL)
             break;
-        g_assert(ticket->request.n_prompt + ticket->request.most_tokens <=
-                 serving->generator->options.tokens);
         if (g_atomic_int_get(&ticket->cancelled)) {
             rp_requests_end(serving->requests, ticket, RP_REQUEST_STOPPED);
+        } else if ((guint64)ticket->request.n_prompt + ticket->request.most_tokens >
+                   serving->generator->options.tokens) {
+            rp_requests_end(serving->requests, ticket, RP_REQUEST_FAILED);
         } else if (!try_let_in(serving, ticket, &tokens)) {
             rp_requests_put_back(serving->requests, ticket);
             break;

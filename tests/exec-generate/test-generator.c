@@ -270,5 +270,162 @@ RP_TEST(dice_follow_the_odds)
     assert_int_equal(sample(&choice, logits, 5, 77), sample(&choice, logits, 5, 77));
 }
 
+/* Chi-squared of @draws draws against the odds that the definition gives, by sorting in doubles. Returns: degrees of
+ * freedom, @chi: (out) */
+static guint
+chi_squared(const RpSampleChoice *choice, const float *logits, guint n, guint draws, double *chi)
+{
+    g_autofree double *odds = g_new0(double, n);
+    g_autofree guint *order = g_new(guint, n), *counts = g_new0(guint, n);
+    const guint most = choice->top_k > 0 ? MIN(choice->top_k, n) : n;
+    double sum = 0, reached = 0, rest = 0;
+    guint kept = 0, freedom = 0, rare = 0;
+
+    for (guint i = 0; i < n; i++) { /* of equal ones the lower id first */
+        guint at = i;
+
+        for (; at > 0 && logits[order[at - 1]] < logits[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    for (guint i = 0; i < most; i++)
+        sum += exp((double)logits[order[i]] / choice->temperature);
+    while (kept < most && reached < choice->top_p * sum) {
+        odds[order[kept]] = exp((double)logits[order[kept]] / choice->temperature);
+        reached += odds[order[kept++]];
+    }
+    for (guint i = 0; i < draws; i++)
+        counts[sample(choice, logits, n, i)]++;
+    *chi = 0;
+    for (guint v = 0; v < n; v++) {
+        const double expected = draws * odds[v] / reached;
+
+        if (odds[v] <= 0)
+            assert_int_equal(counts[v], 0);
+        if (expected < 5) { /* too few to be counted by themselves */
+            rest += expected;
+            rare += counts[v];
+            continue;
+        }
+        *chi += (counts[v] - expected) * (counts[v] - expected) / expected;
+        freedom++;
+    }
+    if (rest >= 5) {
+        *chi += (rare - rest) * (rare - rest) / rest;
+        freedom++;
+    }
+    return freedom - 1;
+}
+
+RP_TEST(samples_have_the_distribution_that_is_defined)
+{
+    static const RpSampleChoice choices[] = {
+        {.temperature = 1, .top_p = 1, .seed = 1},
+        {.temperature = 0.5, .top_p = 0.9, .seed = 2},
+        {.temperature = 2, .top_p = 1, .top_k = 50, .seed = 3},
+        {.temperature = 1.5, .top_p = 0.6, .top_k = 200, .seed = 4},
+    };
+    float logits[300];
+
+    for (guint v = 0; v < G_N_ELEMENTS(logits); v++)
+        logits[v] = (float)((v * 7919) % 300) / 60.0f; /* some are equal, as stored */
+    for (guint i = 0; i < G_N_ELEMENTS(choices); i++) {
+        double chi;
+        const guint freedom = chi_squared(&choices[i], logits, 300, 20000, &chi);
+
+        assert_true(freedom >= 10);
+        /* the mean is the degrees of freedom, the variance twice as much */
+        assert_true(chi < freedom + 4 * sqrt(2.0 * freedom));
+    }
+}
+
+/* ---- requests from other threads ---- */
+
+typedef struct {
+    RpRequests *requests;
+    gint32 answers[3][NEW_TOKENS];
+    guint n[3];
+    RpRequestEnd ends[3];
+    gint n_done; /* atomic */
+    guint64 cancelled;
+} Asked;
+
+typedef struct {
+    Asked *asked;
+    guint index;
+} One;
+
+static gboolean
+cancel_second(gpointer user_data, const gint32 *answer, guint n_answer)
+{
+    const One *one = user_data;
+
+    if (one->index == 0 && n_answer == 2)
+        rp_requests_cancel(one->asked->requests, one->asked->cancelled);
+    return TRUE;
+}
+
+static void
+note_end(gpointer user_data, RpRequestEnd end, const gint32 *answer, guint n_answer)
+{
+    const One *one = user_data;
+    Asked *asked = one->asked;
+
+    memcpy(asked->answers[one->index], answer, n_answer * sizeof *answer);
+    asked->n[one->index] = n_answer;
+    asked->ends[one->index] = end;
+    g_atomic_int_inc(&asked->n_done);
+}
+
+static gpointer
+serve(gpointer data)
+{
+    gpointer *both = data;
+
+    return GINT_TO_POINTER(rp_generator_serve(both[0], both[1], NULL));
+}
+
+RP_TEST_OF(requests_come_and_go_while_a_generator_serves, const Files *files)
+{
+    static const gint32 prompt[] = {1, 2, 3};
+    const RpGeneratorOptions options = {.slots = 2, .tokens = 3 + 40};
+    Asked asked = {.requests = rp_requests_new()};
+    One ones[] = {{&asked, 0}, {&asked, 1}, {&asked, 2}};
+    RpProbe *probe = rp_host_probe_new(0, NULL);
+    RpGenerator *generator =
+        rp_generator_new(&files->config, files->weights, rp_host_kernels(), probe, &options, NULL);
+    gpointer both[] = {generator, asked.requests};
+    GThread *thread = g_thread_new("generator", serve, both);
+    RpPromptRequest request = {.prompt = prompt,
+                               .n_prompt = 3,
+                               .most_tokens = NEW_TOKENS,
+                               .token = cancel_second,
+                               .done = note_end};
+
+    assert_non_null(generator);
+    g_usleep(20000); /* it waits */
+    asked.cancelled = 2;
+    request.user_data = &ones[0];
+    assert_int_equal(rp_requests_add(asked.requests, &request), 1);
+    request.user_data = &ones[1];
+    assert_int_equal(rp_requests_add(asked.requests, &request), 2);
+    while (g_atomic_int_get(&asked.n_done) < 2)
+        g_usleep(1000);
+    assert_int_equal(rp_requests_left(asked.requests), 0);
+    request.user_data = &ones[2];
+    (void)rp_requests_add(asked.requests, &request);
+    rp_requests_close(asked.requests);
+    assert_true(GPOINTER_TO_INT(g_thread_join(thread)));
+    assert_int_equal(asked.n_done, 3);
+    assert_int_equal(asked.ends[0], RP_REQUEST_FULL);
+    assert_int_equal(asked.ends[2], RP_REQUEST_FULL);
+    assert_true(asked.ends[1] == RP_REQUEST_STOPPED || asked.n[1] == NEW_TOKENS);
+    assert_memory_equal(asked.answers[0], asked.answers[2], sizeof asked.answers[0]);
+    assert_memory_equal(asked.answers[0], asked.answers[1], asked.n[1] * sizeof(gint32));
+    rp_generator_free(generator);
+    rp_requests_free(asked.requests);
+    rp_probe_free(probe);
+}
+
 RP_TEST_FIXTURE(host_setup, host_teardown)
 RP_TEST_GROUP(setup, teardown)
