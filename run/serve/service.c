@@ -536,7 +536,7 @@ watch_connection(void *cls, struct MHD_Connection *connection, void **context,
 static GSocket *
 listen_at(const RpServiceOptions *options, GError **error)
 {
-    const char *text = options->address != NULL ? options->address : "127.0.0.1";
+    const char *text = options->address != NULL ? options->address : RP_SERVICE_ADDRESS;
     g_autoptr(GInetAddress) address = g_inet_address_new_from_string(text);
 
     if (address == NULL) {

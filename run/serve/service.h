@@ -14,6 +14,8 @@
 
 #include "run/model-text.h"
 
+/* Where it listens if nothing is said: other machines do not reach it. */
+#define RP_SERVICE_ADDRESS "127.0.0.1"
 /* Bytes of a request's body, at most; choices of one. */
 #define RP_SERVICE_MAX_BODY (1 << 20)
 #define RP_SERVICE_MAX_CHOICES 128
@@ -40,7 +42,7 @@ typedef struct {
     guint positions;   /* tokens of a prompt and its answer, at most: those that generators have */
     guint most_tokens; /* of an answer where a request does not say; 0: as rp_answer_length() */
     RpSampling sampling; /* the same */
-    const char *address; /* (nullable): an IP address; %NULL: 127.0.0.1 */
+    const char *address; /* (nullable): an IP address; %NULL: RP_SERVICE_ADDRESS */
     guint16 port;        /* 0: one that is free */
     const char *token;   /* (nullable): that clients must know */
     guint requests;      /* answers at once, at most; > 0 */
