@@ -73,11 +73,12 @@ serve_model_setup(void **state)
         !write_tokenizer() || !rp_hf_config_load(m->directory, &config, &error) ||
         !rp_init_write(&config, m->directory, &seed, &error) ||
         !rp_trained_open(&m->model, m->directory, NULL, NULL, &error) ||
-        !rp_model_text_open(&m->text, &m->model, TRUE, &error) ||
-        (m->generator = rp_generator_new(&m->model.config, m->model.weights, m->model.kernels,
-                                         m->model.probe, &options, &error)) == NULL)
+        !rp_model_text_open(&m->text, &m->model, TRUE, &error))
         print_error("%s\n", error != NULL ? error->message : "cannot write");
-    return m->generator == NULL;
+    for (guint i = 0; i < 2 && error == NULL; i++)
+        m->generators[i] = rp_generator_new(&m->model.config, m->model.weights, m->model.kernels,
+                                            m->model.probe, &options, &error);
+    return m->generators[1] == NULL;
 }
 
 int
@@ -87,7 +88,8 @@ serve_model_teardown(void **state)
                                         "tokenizer_config.json"};
     ServeModel *m = &serve_model;
 
-    g_clear_pointer(&m->generator, rp_generator_free);
+    for (guint i = 0; i < 2; i++)
+        g_clear_pointer(&m->generators[i], rp_generator_free);
     rp_model_text_clear(&m->text);
     rp_trained_clear(&m->model);
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
@@ -118,7 +120,7 @@ serve_fill(Served *served)
 {
     served->options = (RpServiceOptions){.model = "tiny",
                                          .text = &serve_model.text,
-                                         .generators = &serve_model.generator,
+                                         .generators = serve_model.generators,
                                          .n_generators = 1,
                                          .positions = SERVE_POSITIONS,
                                          .sampling = {.top_p = 1},

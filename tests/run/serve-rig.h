@@ -19,7 +19,7 @@ typedef struct {
     char *directory;
     RpTrained model;
     RpModelText text;
-    RpGenerator *generator;
+    RpGenerator *generators[2]; /* services have one, unless a test gives them both */
 } ServeModel;
 
 extern ServeModel serve_model;

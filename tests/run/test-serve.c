@@ -190,6 +190,7 @@ RP_TEST_OF(answers_many_as_each_alone, Served *f)
     Client alone[CLIENTS], together[CLIENTS];
     GThread *threads[CLIENTS];
 
+    f->options.n_generators = 2;
     serve_open(f);
     for (guint i = 0; i < CLIENTS; i++) {
         alone[i] = together[i] = (Client){f, i, NULL};
