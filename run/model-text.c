@@ -1,6 +1,7 @@
 #include "run/model-text.h"
 
 #include "core/base/quote.h"
+#include "run/settings.h"
 
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
@@ -9,31 +10,6 @@ rp_model_text_clear(RpModelText *text)
 {
     g_clear_pointer(&text->chat, rp_chat_free);
     g_clear_pointer(&text->tokenizer, rp_tokenizer_free);
-}
-
-/* The tokenizer of the adapters' directory, if it has one, else of the model's. */
-static gboolean
-open_tokenizer(RpModelText *text, const RpTrained *model, GError **error)
-{
-    text->tokenizer = rp_tokenizer_open(rp_trained_directory(model, "tokenizer.json"), error);
-    if (text->tokenizer == NULL || rp_tokenizer_size(text->tokenizer) <= model->config.vocab)
-        return text->tokenizer != NULL;
-    return rp_fail(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_FILE,
-                   "%s: tokenizer.json: expected ids below the model's vocabulary of %u, found %u",
-                   model->path, model->config.vocab, rp_tokenizer_size(text->tokenizer) - 1);
-}
-
-gboolean
-rp_model_text_open(RpModelText *text, const RpTrained *model, gboolean chat, GError **error)
-{
-    const RpChatOptions how = {.train_on = RP_TRAIN_ON_ASSISTANT};
-
-    if (!open_tokenizer(text, model, error))
-        return FALSE;
-    if (chat)
-        text->chat = rp_chat_open(rp_trained_directory(model, "tokenizer_config.json"),
-                                  text->tokenizer, &how, error);
-    return !chat || text->chat != NULL;
 }
 
 gboolean

@@ -5,15 +5,13 @@
  */
 #pragma once
 
-#include "exec/generate/generator.h"
-#include "run/trained.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* Tokens of an answer if none are given. */
 #define RP_ANSWER_TOKENS 256
 
-/* May be used by several threads at once. */
+/* rp_trained_text() opens it. May be used by several threads at once. */
 typedef struct {
     RpTokenizer *tokenizer;
     RpChat *chat; /* or %NULL */
@@ -21,10 +19,6 @@ typedef struct {
 
 void rp_model_text_clear(RpModelText *text);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpModelText, rp_model_text_clear)
-
-/* @chat: also the template. Errors: of the files */
-gboolean rp_model_text_open(RpModelText *text, const RpTrained *model, gboolean chat,
-                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_model_text_encode:

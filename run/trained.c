@@ -9,7 +9,6 @@
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "run/devices.h"
-#include "run/model-text.h"
 
 #define MAX_CONFIG_BYTES (1 << 20)
 #define GENERATION_CONFIG "generation_config.json"
@@ -254,6 +253,31 @@ rp_trained_directory(const RpTrained *model, const char *name)
     return model->adapter != NULL && has_file(model->adapter, name) ? model->adapter : model->path;
 }
 
+static gboolean
+open_tokenizer(const RpTrained *model, RpModelText *text, GError **error)
+{
+    text->tokenizer = rp_tokenizer_open(rp_trained_directory(model, "tokenizer.json"), error);
+    if (text->tokenizer == NULL || rp_tokenizer_size(text->tokenizer) <= model->config.vocab)
+        return text->tokenizer != NULL;
+    return rp_fail(error, RP_TOKENIZER_ERROR, RP_TOKENIZER_ERROR_FILE,
+                   "%s: tokenizer.json: expected ids below the model's vocabulary of %u, found %u",
+                   model->path, model->config.vocab, rp_tokenizer_size(text->tokenizer) - 1);
+}
+
+gboolean
+rp_trained_text(const RpTrained *model, gboolean chat, RpModelText *text, GError **error)
+{
+    const RpChatOptions how = {.train_on = RP_TRAIN_ON_ASSISTANT};
+
+    *text = (RpModelText){0};
+    if (!open_tokenizer(model, text, error))
+        return FALSE;
+    if (chat)
+        text->chat = rp_chat_open(rp_trained_directory(model, "tokenizer_config.json"),
+                                  text->tokenizer, &how, error);
+    return !chat || text->chat != NULL;
+}
+
 /* An id, or an array of them. */
 static gboolean
 read_ends(RpJsonPull *pull, const RpJsonField *field, gpointer value)
@@ -367,7 +391,7 @@ rp_talk_new(const RpTalkOptions *options, GError **error)
     talk->converses = options->converses;
     talk->model.any_base = options->any_base;
     if (!rp_trained_open(&talk->model, options->model, options->adapter, options->device, error) ||
-        !rp_model_text_open(&talk->words, &talk->model, options->chat, error) ||
+        !rp_trained_text(&talk->model, options->chat, &talk->words, error) ||
         !rp_trained_ends(&talk->model, &talk->options, error))
         return NULL;
     rp_answer_text_init(&talk->text, talk->words.tokenizer);

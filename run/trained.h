@@ -6,8 +6,8 @@
 
 #include "exec/device/device.h"
 #include "exec/generate/generator.h"
+#include "run/model-text.h"
 #include "run/settings.h"
-#include "text/tokenizer/tokenizer.h"
 
 typedef struct {
     char *path;         /* of the model, or of the base of adapters */
@@ -49,6 +49,11 @@ gboolean rp_trained_open_weights(RpTrained *model, const char *word, const char 
 
 /* The directory that has @name: the adapters', else the model's. */
 const char *rp_trained_directory(const RpTrained *model, const char *name);
+
+/* The tokenizer and, for @chat, the template: of the adapters' directory, if it has them. @text: (out): to be cleared, also
+ * on error. Errors: of the files */
+gboolean rp_trained_text(const RpTrained *model, gboolean chat, RpModelText *text,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Tokens that end an answer: of generation_config.json, else of config.json. Errors: of the file */
 gboolean rp_trained_ends(const RpTrained *model, RpGeneratorOptions *options,

@@ -17,6 +17,7 @@
 
 #include "core/base/quote.h"
 #include "core/json/json-write.h"
+#include "run/settings.h"
 
 /* Bytes that are thrown away, at most. */
 #define MOST_WASTE (8 * RP_SERVICE_MAX_BODY)

@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include "exec/generate/generator.h"
 #include "run/model-text.h"
 
 /* Where it listens if nothing is said: other machines do not reach it. */

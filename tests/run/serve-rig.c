@@ -73,7 +73,7 @@ serve_model_setup(void **state)
         !write_tokenizer() || !rp_hf_config_load(m->directory, &config, &error) ||
         !rp_init_write(&config, m->directory, &seed, &error) ||
         !rp_trained_open(&m->model, m->directory, NULL, NULL, &error) ||
-        !rp_model_text_open(&m->text, &m->model, TRUE, &error))
+        !rp_trained_text(&m->model, TRUE, &m->text, &error))
         print_error("%s\n", error != NULL ? error->message : "cannot write");
     for (guint i = 0; i < 2 && error == NULL; i++)
         m->generators[i] = rp_generator_new(&m->model.config, m->model.weights, m->model.kernels,

@@ -6,6 +6,7 @@
 #include "tests/rp-test.h"
 
 #include "run/serve/service.h"
+#include "run/trained.h"
 #include "tests/json-tree.h"
 
 /* Tokens of a prompt and its answer: so many that an answer of all takes seconds. */
