@@ -87,6 +87,35 @@ check_sample(const RpTokenizer *tokenizer, const char *record, const GArray *ids
     assert_int_equal(sample.weights->len, 0);
 }
 
+/* Compares one answer with @ids, of which @n_prompt are the prompt. TRL also learns what a template writes behind the
+ * answer's end mark. */
+static void
+check_answer(const RpTokenizer *tokenizer, RpAnswerKind answer, const char *record,
+             const GArray *ids, guint n_prompt)
+{
+    g_autoptr(GTimeZone) zone = g_time_zone_new_utc();
+    g_autoptr(GDateTime) now = g_date_time_new(zone, 2024, 7, 4, 15, 5, 9);
+    const RpChatOptions options = {.now = now};
+    g_autoptr(GError) error = NULL;
+    g_auto(RpChatSample) sample = {0};
+    g_autoptr(RpChat) chat = rp_must(rp_chat_open, folder, tokenizer, &options);
+    gboolean ended = FALSE;
+
+    if (!rp_chat_answer(chat, answer, "data", 1, record, strlen(record), &sample, &error))
+        fail_msg("%s: %s", record, error->message);
+    if (sample.ids->len != ids->len ||
+        memcmp(sample.ids->data, ids->data, ids->len * sizeof(gint32)) != 0)
+        fail_msg("%s: answer %u: other ids than TRL", record, answer);
+    for (guint i = 0; i < ids->len; i++) {
+        const gboolean learned = g_array_index(sample.labels, gint32, i) != RP_CHAT_MASKED;
+
+        ended = ended || (i > n_prompt && !learned);
+        if (learned != (i >= n_prompt && !ended))
+            fail_msg("%s: token %u of the answer %u: not as TRL", record, i, answer);
+    }
+    assert_true(sample.n_learned > 0);
+}
+
 static char *
 without_marks(const char *template)
 {
@@ -98,6 +127,7 @@ without_marks(const char *template)
     return g_strdup(text->str);
 }
 
+/* A line of masks.jsonl, or of pairs.jsonl, which has an answer. */
 static void
 check_line(const char *text, gsize length)
 {
@@ -122,9 +152,21 @@ check_line(const char *text, gsize length)
     g_autoptr(RpTokenizer) tokenizer =
         rp_tokenizer_parse(tokenizer_name, tokenizer_json, strlen(tokenizer_json), &error);
     g_autoptr(GArray) ids = numbers(line.dict, "ids");
-    g_autoptr(GArray) mask = numbers(line.dict, "mask");
+    const RpValue *answer = rp_dict_get(line.dict, "answer");
 
     rp_assert_no_error(error);
+    if (answer != NULL) {
+        const RpAnswerKind kind =
+            rp_value_is_text(*answer, "chosen") ? RP_ANSWER_CHOSEN : RP_ANSWER_REJECTED;
+
+        write_file("chat_template.jinja", marked);
+        write_file("tokenizer.json", tokenizer_json);
+        g_autoptr(RpTokenizer) with_end = rp_must(rp_tokenizer_open, folder);
+        check_answer(with_end, kind, record->str, ids,
+                     (guint)rp_dict_get(line.dict, "prompt")->integer);
+        return;
+    }
+    g_autoptr(GArray) mask = numbers(line.dict, "mask");
     g_autofree char *what = g_strconcat(tokenizer_name, ", ", template_name, NULL);
     write_file("chat_template.jinja", marked);
     check_sample(tokenizer, record->str, ids, mask, what);
@@ -133,9 +175,11 @@ check_line(const char *text, gsize length)
     check_sample(tokenizer, record->str, ids, mask, bare);
 }
 
-RP_TEST(learns_what_transformers_does)
+/* Returns: how many */
+static guint
+check_lines(const char *name)
 {
-    g_autofree char *text = read_source("tests/text-chat/fixtures", "masks.jsonl", "");
+    g_autofree char *text = read_source("tests/text-chat/fixtures", name, "");
     guint n = 0;
 
     write_file("tokenizer_config.json",
@@ -145,7 +189,17 @@ RP_TEST(learns_what_transformers_does)
         check_line(line, (gsize)(end - line));
         line = end + 1;
     }
-    assert_true(n > 150);
+    return n;
+}
+
+RP_TEST(learns_what_transformers_does)
+{
+    assert_true(check_lines("masks.jsonl") > 150);
+}
+
+RP_TEST(answers_of_preferences_have_the_ids_and_the_prompt_of_TRL)
+{
+    assert_true(check_lines("pairs.jsonl") > 80);
 }
 
 RP_TEST_FIXTURE(make_folder, remove_folder)
