@@ -91,8 +91,8 @@ rp_train_predict_scoring(RpTrainJob *job, GError **error)
         (scored_ns + step_ns);
     job->steady.iteration_ns += more_ns;
     job->clipped.iteration_ns += job->clipped.iteration_ns > 0 ? more_ns : 0;
-    job->least_ns += more_ns;
-    job->most_ns += more_ns;
+    job->least_ns += job->least_ns > 0 ? more_ns : 0;
+    job->most_ns += job->most_ns > 0 ? more_ns : 0;
     return TRUE;
 }
 
