@@ -153,7 +153,7 @@ make_key(const RpSamplesSource *source, char *const *files, const RpChat *chat, 
 
 /* Whether the first record of the first file is text. */
 static gboolean
-needs_tokenizer(const char *path, gboolean *needs, GError **error)
+needs_tokenizer(const char *path, RpObjective objective, gboolean *needs, GError **error)
 {
     g_autoptr(RpRecords) records = rp_records_open(path, error);
     g_autoptr(GString) text = g_string_new(NULL);
@@ -162,7 +162,7 @@ needs_tokenizer(const char *path, gboolean *needs, GError **error)
 
     if (records == NULL || !rp_records_next(records, text, &line, &found, error))
         return FALSE;
-    *needs = found && rp_record_needs_tokenizer(text->str, text->len);
+    *needs = found && rp_record_needs_tokenizer(text->str, text->len, objective);
     return TRUE;
 }
 
@@ -407,7 +407,7 @@ open_files(const RpSamplesSource *source, char *const *files, gboolean weighed,
     if (one && !rp_records_can_read(files[0]))
         return rp_dataset_open(files[0], rp_model_words(source->config),
                                (guint)source->run->sequence_length, error);
-    if (!needs_tokenizer(files[0], &texts, error))
+    if (!needs_tokenizer(files[0], (RpObjective)source->run->objective, &texts, error))
         return NULL;
     if (one && !texts && g_str_has_suffix(files[0], ".jsonl"))
         return rp_dataset_open(files[0], rp_model_words(source->config),

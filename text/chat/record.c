@@ -95,6 +95,14 @@ read_side(RpJsonPull *pull, const RpJsonField *field, gpointer data)
     return done;
 }
 
+/* Ids of a pair, which no text is made of. */
+static gboolean
+note_pair(RpJsonPull *pull, const RpJsonField *field, gpointer data)
+{
+    ((Line *)data)->has_pair = TRUE;
+    return rp_json_pull_skip(pull);
+}
+
 static gboolean
 read_label(RpJsonPull *pull, const RpJsonField *field, gpointer data)
 {
@@ -392,7 +400,7 @@ choose_kind(Line *line, const RpJsonRecord *fields, RpJsonPull *pull)
     return rp_json_pull_refuse(pull, fields->start, NULL,
                                "one of messages, conversations, prompt and completion, "
                                "instruction and output, text, input_ids",
-                               line->has_pair ? "chosen and rejected, which are for objective: dpo"
+                               line->has_pair ? "a pair, which is for objective: dpo"
                                               : "none of these");
 }
 
@@ -406,6 +414,7 @@ read_line(RpJsonPull *pull, Line *line)
         {"completion", read_side, .min = COMPLETION, .null_is_absent = TRUE},
         {"chosen", read_side, .min = CHOSEN, .null_is_absent = TRUE},
         {"rejected", read_side, .min = REJECTED, .null_is_absent = TRUE},
+        {"chosen_ids", note_pair, .null_is_absent = TRUE},
         {"label", read_label, .null_is_absent = TRUE},
         {"system", read_string, .min = 0, .null_is_absent = TRUE},
         {"instruction", read_string, .min = 1, .null_is_absent = TRUE},

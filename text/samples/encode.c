@@ -37,27 +37,31 @@ note_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 
 /* Whether the object that stands next has ids. */
 static gboolean
-find_ids(RpJsonPull *pull, gboolean *has_ids)
+find_ids(RpJsonPull *pull, RpObjective objective, gboolean *has_ids)
 {
-    static const RpJsonField fields[] = {{"input_ids", note_ids, .null_is_absent = TRUE},
-                                         {"chosen_ids", note_ids, .null_is_absent = TRUE},
-                                         {"rejected_ids", note_ids, .null_is_absent = TRUE},
-                                         {"completion_ids", note_ids, .null_is_absent = TRUE},
-                                         {NULL, rp_json_read_ignored}};
+    static const RpJsonField own[] = {{"input_ids", note_ids, .null_is_absent = TRUE},
+                                      {NULL, rp_json_read_ignored}};
+    static const RpJsonField of_answers[] = {{"input_ids", note_ids, .null_is_absent = TRUE},
+                                             {"chosen_ids", note_ids, .null_is_absent = TRUE},
+                                             {"rejected_ids", note_ids, .null_is_absent = TRUE},
+                                             {"completion_ids", note_ids, .null_is_absent = TRUE},
+                                             {NULL, rp_json_read_ignored}};
 
     *has_ids = FALSE;
-    return rp_json_read_record(pull, fields, G_N_ELEMENTS(fields), has_ids, NULL);
+    return objective == RP_OBJECTIVE_SFT
+               ? rp_json_read_record(pull, own, G_N_ELEMENTS(own), has_ids, NULL)
+               : rp_json_read_record(pull, of_answers, G_N_ELEMENTS(of_answers), has_ids, NULL);
 }
 
 gboolean
-rp_record_needs_tokenizer(const char *text, gsize length)
+rp_record_needs_tokenizer(const char *text, gsize length, RpObjective objective)
 {
     RpJsonPull pull;
     gboolean has_ids;
 
     return rp_json_pull_init(&pull, "", text, length, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_RECORD,
                              NULL) &&
-           find_ids(&pull, &has_ids) && !has_ids;
+           find_ids(&pull, objective, &has_ids) && !has_ids;
 }
 
 static gboolean
@@ -324,7 +328,7 @@ rp_encoder_read(const RpEncoder *encoder, const char *name, guint64 line, const 
                                 RP_SAMPLES_ERROR_RECORD, error))
         return FALSE;
     again = pull;
-    if (!find_ids(&pull, &has_ids) || !rp_json_pull_end(&pull))
+    if (!find_ids(&pull, encoder->options.objective, &has_ids) || !rp_json_pull_end(&pull))
         return FALSE;
     if (encoder->options.objective != RP_OBJECTIVE_SFT) {
         if (!read_preference(encoder, has_ids, &again, name, line, text, length, ids, labels, &own,
@@ -483,8 +487,6 @@ static const RpJsonField fields[] = {
     REFUSED("logits_to_keep", "labels of -100 say what is not learned"),
     REFUSED("label", "labels stand in labels"),
     REFUSED("label_ids", "labels stand in labels"),
-    REFUSED("chosen_ids", "pairs are learned with objective: dpo"),
-    REFUSED("rejected_ids", "pairs are learned with objective: dpo"),
     {NULL, rp_json_read_ignored},
 };
 

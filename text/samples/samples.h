@@ -213,7 +213,7 @@ void rp_encoder_free(RpEncoder *encoder);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpEncoder, rp_encoder_free)
 
 /* Whether a sample of the record needs a tokenizer; FALSE too if it is no record. */
-gboolean rp_record_needs_tokenizer(const char *text, gsize length);
+gboolean rp_record_needs_tokenizer(const char *text, gsize length, RpObjective objective);
 
 /**
  * rp_encoder_read:
