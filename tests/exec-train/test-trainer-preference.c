@@ -562,6 +562,15 @@ score_steps(const Fixture *f, const char *name, const Run *run, float references
     end_case(&c);
 }
 
+/* A matrix library may round a row differently where it stands elsewhere, or where matrices are fused. */
+static void
+assert_nearly_same(float a[4][MOST_DOCUMENTS], float b[4][MOST_DOCUMENTS])
+{
+    for (guint i = 0; i < 4; i++)
+        for (guint d = 0; d < MOST_DOCUMENTS; d++)
+            assert_true(fabsf(a[i][d] - b[i][d]) <= 1e-5F * fabsf(a[i][d]));
+}
+
 RP_TEST(has_the_same_references_whoever_keeps_them)
 {
     float a[4][MOST_DOCUMENTS], b[4][MOST_DOCUMENTS];
@@ -573,23 +582,18 @@ RP_TEST(has_the_same_references_whoever_keeps_them)
         assert_memory_equal(a, b, sizeof a);
     }
     score_steps(*state, "dpo-lora", &(Run){1, 16, RP_REFERENCE_ADAPTERS, FALSE, 0, 0, FALSE}, b);
-    /* the adapters' base is the model of the full case */
-    assert_memory_equal(a, b, sizeof a);
+    assert_nearly_same(a, b); /* the adapters' base is the model of the full case */
     score_steps(*state, "dpo-lora", &(Run){2, 16, RP_REFERENCE_PRECOMPUTED, FALSE, 0, 0, FALSE}, a);
     assert_memory_equal(a, b, sizeof a);
 }
 
-/* A matrix library may round a row differently where it stands elsewhere. */
 RP_TEST(has_the_same_references_with_each_pair_in_a_row)
 {
     float a[4][MOST_DOCUMENTS], b[4][MOST_DOCUMENTS];
 
     score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_COPY, FALSE, 2, 0, FALSE}, a);
     score_steps(*state, "dpo", &(Run){1, 16, RP_REFERENCE_COPY, FALSE, 1, 0, FALSE}, b);
-    for (guint i = 0; i < 4 * MOST_DOCUMENTS; i++)
-        assert_true(fabsf(a[i / MOST_DOCUMENTS][i % MOST_DOCUMENTS] -
-                          b[i / MOST_DOCUMENTS][i % MOST_DOCUMENTS]) <=
-                    1e-5F * fabsf(a[i / MOST_DOCUMENTS][i % MOST_DOCUMENTS]));
+    assert_nearly_same(a, b);
 }
 
 static void
