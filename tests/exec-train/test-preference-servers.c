@@ -117,10 +117,10 @@ train_one(RpServers *servers, gpointer user_data)
 }
 
 /* Each server has the metrics of all. */
-RP_TEST(train_on_preferences_as_one)
+static void
+assert_as_one(RpTinyModel *model, double aux_loss)
 {
     const RpServersOptions options = {.piece_bytes = 1000};
-    RpTinyModel *model = rp_tiny_model_new(FALSE);
     RpPreference preference = rp_preference_default(RP_OBJECTIVE_DPO);
 
     preference.reference = RP_REFERENCE_COPY;
@@ -129,7 +129,7 @@ RP_TEST(train_on_preferences_as_one)
         Servers one = {.model = model,
                        .n = n,
                        .run = {"roundpipe", 1, .round = EACH, .n_stages = 1, .dtype = RP_DTYPE_BF16,
-                               .packed = TRUE, .preference = preference}};
+                               .packed = TRUE, .aux_loss = aux_loss, .preference = preference}};
         Servers all = one;
         ThreadsNet *net = threads_net_new(n);
 
@@ -142,6 +142,8 @@ RP_TEST(train_on_preferences_as_one)
                 const RpStepReport *found = &all.of[r].reports[i], *want = &one.of[0].reports[i];
 
                 assert_true(found->loss == want->loss && isfinite(found->loss));
+                assert_true(found->aux_loss == want->aux_loss);
+                assert_true((aux_loss > 0) == (found->aux_loss > 0));
                 for (guint k = 0; k < RP_N_PREFERENCE_METRICS; k++)
                     assert_true(isnan(want->metrics[k]) ? isnan(found->metrics[k])
                                                         : found->metrics[k] == want->metrics[k]);
@@ -151,4 +153,14 @@ RP_TEST(train_on_preferences_as_one)
         threads_net_free(net);
     }
     rp_tiny_model_free(model);
+}
+
+RP_TEST(train_on_preferences_as_one)
+{
+    assert_as_one(rp_tiny_model_new(FALSE), 0);
+}
+
+RP_TEST(balance_experts_beside_preferences_as_one)
+{
+    assert_as_one(rp_tiny_model_new_experts(), 0.02);
 }
