@@ -191,27 +191,34 @@ struct Gradient {
         for (int e = 0; e < 16; e++)
             sums[e / 4][e % 4] += c[e / 4][e % 4];
     }
-    /* Writes pairs of tokens times their rows' and columns' scales, below the diagonal. @diagonal: and on it */
-    __device__ __forceinline__ void write_pairs(uint32_t tile, const float (&c)[2][4], const Gates &gates,
-                                                const float *rows, const float *columns, bool diagonal) const
+    /* Writes dP and dA times their rows' and columns' scales, below the diagonal, dP's on it, too. @rows: of dA */
+    __device__ __forceinline__ void write_pairs(uint32_t queried, const float (&dp)[2][4], const float (&da)[2][4],
+                                                const Gates &gates, const GateSums &scales, const float *rows) const
     {
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int i = row_of(half), at = part * 16 + j * 8 + 2 * t;
-                float x[2];
+                const uint32_t place = queried + tile_offset<DIM>(i, part * 2 + j) + 4 * t;
+                const uint32_t place_low = queried + tile_offset<DIM>(i, part * 2 + j + 8) + 4 * t;
+                float x[2], y[2];
                 uint32_t high, low;
 
 #pragma unroll
-                for (int e = 0; e < 2; e++)
-                    x[e] = at + e < i || (diagonal && at + e == i)
-                               ? c[j][2 * half + e] * expf((float)(gates.c[i] - gates.c[at + e])) * rows[i] *
-                                     columns[at + e]
-                               : 0.0f;
+                for (int e = 0; e < 2; e++) {
+                    const float decay =
+                        at + e <= i ? expf((float)(gates.c[i] - gates.c[at + e])) * scales.k_scale[at + e] : 0.0f;
+
+                    x[e] = dp[j][2 * half + e] * decay * scales.q_scale[i];
+                    y[e] = at + e < i ? da[j][2 * half + e] * decay * rows[i] : 0.0f;
+                }
                 split(x[0], x[1], high, low);
-                store_shared(tile + tile_offset<DIM>(i, part * 2 + j) + 4 * t, high);
-                store_shared(tile + tile_offset<DIM>(i, part * 2 + j + 8) + 4 * t, low);
+                store_shared(place, high);
+                store_shared(place_low, low);
+                split(y[0], y[1], high, low);
+                store_shared(place + TILE_BYTES, high);
+                store_shared(place_low + TILE_BYTES, low);
             }
     }
     /* c += pairs rows: of the pairs' tokens up to the warp's */
@@ -400,10 +407,8 @@ differentiate_head(const Gradient &of, size_t head, size_t slot, Gates &gates, G
         shared.bias[threadIdx.x] = -gates.beta[threadIdx.x];
     }
     __syncthreads(); /* all have read the stages */
-    if (of.part <= of.row) {
-        of.write_pairs(queried, sums.queried, gates, shared.q_scale, shared.k_scale, true);
-        of.write_pairs(paired, sums.paired, gates, shared.beta, shared.k_scale, false);
-    }
+    if (of.part <= of.row)
+        of.write_pairs(queried, sums.queried, sums.paired, gates, shared, shared.beta);
     of.scale_rows(sums.dq, gates.before);
     of.scale_rows(sums.dk, gates.before, shared.bias);
     of.scale_rows(sums.written, gates.left);
