@@ -53,7 +53,7 @@ static const struct {
 #define GRADIENT_BYTES 8
 #define BYTES_16BIT 2
 #define RULE_BYTES                                                                                 \
-    ((guint64)256 << 20) /* of the delta rule's workspace (exec/cuda/delta/delta.cu) */
+    ((guint64)512 << 20) /* of the delta rule's workspace (exec/cuda/delta/delta.cu) */
 #define BYTES_FP32 4
 
 /* The parts of one layer's times. */
