@@ -248,6 +248,12 @@ serve_ask(const Served *served, const char *path, const char *body)
 {
     Reply reply = serve_post(served, path, body);
 
+    for (guint i = 0; i < 500 && reply.status == 429;
+         i++) { /* generators end others after a token */
+        reply_clear(&reply);
+        g_usleep(10000);
+        reply = serve_post(served, path, body);
+    }
     if (reply.status != 200)
         fail_msg("%s: %u %s", body, reply.status, reply.body);
     return reply;

@@ -62,7 +62,7 @@ Reply serve_parse(char *answer);
 Reply serve_request(const Served *served, const char *line, const char *headers, const char *body);
 /* Posts JSON. */
 Reply serve_post(const Served *served, const char *path, const char *body);
-/* The same; fails unless the status is 200. */
+/* The same, again where there are too many at once; fails unless the status is 200. */
 Reply serve_ask(const Served *served, const char *path, const char *body);
 /* A text of its JSON; fails if it is missing. */
 const char *reply_text(const Reply *reply, const char *path);
