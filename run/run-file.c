@@ -262,6 +262,9 @@ check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
          "expected assistant or last, as a preference is between answers, found all"},
         {preference && run->packing_choice == 1, "packing",
          "expected true or auto, as both answers of a preference share a sequence, found false"},
+        {run->reference_choice == RP_REFERENCE_ADAPTERS && run->lora.save != NULL, "reference",
+         "expected copy or precomputed, as lora.save has whole modules trained, too, found "
+         "adapters"},
         {run->reference_choice == RP_REFERENCE_ADAPTERS && !rank && !start, "reference",
          "expected copy or precomputed, as there are no adapters without lora.rank, found "
          "adapters"},
@@ -304,10 +307,10 @@ resolve_preference(const RpRunValues *values, RpRunSpec *run)
     preference->label_smoothing = run->label_smoothing;
     run->label_smoothing = 0; /* of targets there is none */
     if (rp_objective_info(preference->objective)->has_reference)
-        preference->reference = run->reference_choice != RP_REFERENCE_NONE
-                                    ? (RpReference)run->reference_choice
-                                : run->lora.rank > 0 ? RP_REFERENCE_ADAPTERS
-                                                     : RP_REFERENCE_PRECOMPUTED;
+        preference->reference =
+            run->reference_choice != RP_REFERENCE_NONE     ? (RpReference)run->reference_choice
+            : run->lora.rank > 0 && run->lora.save == NULL ? RP_REFERENCE_ADAPTERS
+                                                           : RP_REFERENCE_PRECOMPUTED;
 }
 
 /* Blocks at either end. */

@@ -332,6 +332,8 @@ RP_TEST_OF(takes_numbers_of_the_objective, Fixture *fixture)
     run = parse(fixture, LEAST "objective: kto\nlora:\n  rank: 2\n", NULL);
     assert_int_equal(run->preference.reference, RP_REFERENCE_ADAPTERS);
     assert_true(run->preference.desirable_weight == 1);
+    run = parse(fixture, LEAST "objective: kto\nlora:\n  rank: 2\n  save: norm\n", NULL);
+    assert_int_equal(run->preference.reference, RP_REFERENCE_PRECOMPUTED);
     run = parse(fixture, LEAST "objective: orpo\nbeta: 0.5\n", NULL);
     assert_int_equal(run->preference.reference, RP_REFERENCE_NONE);
     assert_true(run->preference.beta == 0.5 && run->preference.sft_weight == 1);
