@@ -14,7 +14,8 @@
  *   operand.c         their inputs, in fp8
  *   expand.c          packed weights
  *   balance.c         the routers' auxiliary loss
- *   pass.c            kernels with their operands filled in; shapes and variants of matmuls
+ *   embedding.c       the embedding; kernels over rows of hidden states and of logits
+ *   pass.c            other kernels with their operands filled in; shapes and variants of matmuls
  *
  * Sizes are measured, not computed beside the arithmetic: a layer's code runs once with a pass that
  * only counts (RpPass.measuring). It then takes the same memory as when it runs.
@@ -417,6 +418,9 @@ void rp_pass_swiglu_backward(RpPass *pass, size_t n, size_t row, void *gate, voi
 void rp_pass_dropout(RpPass *pass, RpWeightKind adapter, RpDropoutArgs args);
 /* y = x, elements of the network's dtype. */
 void rp_pass_copy(RpPass *pass, size_t n, const void *x, void *y);
+
+/* ---- embedding.c ---- */
+
 void rp_pass_cross_entropy(RpPass *pass, RpCrossEntropyArgs args);
 /* Losses of the call's documents; these, the objective, the scale and the outputs are filled in. */
 void rp_pass_preference(RpPass *pass, RpPreferenceArgs args);
@@ -441,7 +445,7 @@ void rp_balance_loss(RpPass *pass, const void *x, void *dx);
 void rp_balance_backward(const RpPass *pass, const void *dy, RpRouteArgs *route);
 void rp_balance_pass_on(RpPass *pass, const void *dy, void *dx);
 
-/* ---- kinds of layers: pass.c, block.c, head.c ---- */
+/* ---- kinds of layers: embedding.c, block.c, head.c ---- */
 
 extern const RpLayerOps rp_embedding_ops;
 extern const RpLayerOps rp_block_ops;
