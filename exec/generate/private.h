@@ -1,7 +1,8 @@
 /**
  * Shared by the files of exec/generate/, and private to them.
  *
- *   requests.c    the queue, and answering a list through it
+ *   requests.c    the queue
+ *   answers.c     a list of prompts, answered through it
  *   serve.c       which requests have slots and blocks; their tokens
  *   generator.c   weights, memory, and calls of the network on the device
  */
