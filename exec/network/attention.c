@@ -10,7 +10,6 @@
  * Where matrices of q, k and v are one, so are q, k and v, [T,(H + 2 K) D], and so are their gradients:
  * one matmul makes them, and one each the gradients of the matrices and of n.
  */
-#include "core/base/units.h"
 #include "exec/network/private.h"
 
 /*
@@ -21,60 +20,6 @@
  *
  * A gated block has a gate behind each head of q, [T,H,2 D]: s = x + (out sigmoid(gate)) Wo.
  */
-
-/* Bytes of a part of a block's cache, @part 0 or 1. */
-static guint64
-part_bytes(const RpNetwork *network, guint block, guint blocks, guint slots, guint part)
-{
-    const RpModel *model = network->model;
-    const guint64 element = rp_dtype_size(network->options.dtype);
-    guint64 bytes;
-
-    if (!rp_model_block_is_delta(model, block))
-        bytes = (guint64)blocks * RP_CACHE_BLOCK * model->kv_heads * model->head_dim * element;
-    else if (part == 0)
-        bytes =
-            (guint64)slots * (model->delta_kernel - 1) * rp_model_delta_columns(model) * element;
-    else
-        bytes = (guint64)slots * model->delta_value_heads * model->delta_key_dim *
-                model->delta_value_dim * sizeof(float);
-    return rp_align_up(bytes, RP_NETWORK_ALIGNMENT);
-}
-
-/* Bytes of the blocks before @block. */
-static guint64
-bytes_before(const RpNetwork *network, guint block, guint blocks, guint slots)
-{
-    guint64 bytes = 0;
-
-    for (guint i = 0; i < block; i++)
-        for (guint part = 0; part < 2; part++)
-            bytes += part_bytes(network, i, blocks, slots, part);
-    return bytes;
-}
-
-guint64
-rp_network_cache_bytes(const RpNetwork *network, guint blocks, guint slots)
-{
-    g_return_val_if_fail(network != NULL, 0);
-    return bytes_before(network, network->model->blocks, blocks, slots);
-}
-
-void *
-rp_block_cache(const RpPass *pass, guint part)
-{
-    const guint block = pass->layer - 1;
-    guint64 before;
-
-    if (pass->measuring)
-        return NULL;
-    const RpCacheCall *cache = pass->call->cache;
-
-    before = bytes_before(pass->network, block, cache->n_blocks, cache->n_slots);
-    if (part == 1)
-        before += part_bytes(pass->network, block, cache->n_blocks, cache->n_slots, 0);
-    return (guint8 *)cache->memory + before;
-}
 
 /* Elements from a token of v to the next. */
 static size_t

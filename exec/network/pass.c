@@ -352,43 +352,6 @@ rp_pass_attention(RpPass *pass, RpAttentionArgs args)
 }
 
 void
-rp_pass_attention_cached(RpPass *pass, RpCachedAttentionArgs args)
-{
-    const RpNetworkOptions *options = &pass->network->options;
-    const RpModel *model = pass->network->model;
-
-    args.dtype = options->dtype;
-    args.queries = options->sequences;
-    args.heads = model->heads;
-    args.kv_heads = model->kv_heads;
-    args.head_size = model->head_dim;
-    args.scale = 1.0f / sqrtf((float)model->head_dim);
-    args.longest = options->cache_tokens;
-    args.workspace = pass->kernel_workspace;
-    if (!pass->measuring) {
-        const RpCacheCall *cache = pass->call->cache;
-
-        args.longest = cache->longest;
-        args.most_blocks = cache->most_blocks;
-        args.positions = cache->positions;
-        args.tables = cache->tables;
-    }
-    RUN_IN_WORKSPACE(pass, attention_cached, &args);
-}
-
-void
-rp_pass_cache_rows(RpPass *pass, RpCacheRowsArgs args)
-{
-    if (pass->measuring)
-        return;
-    args.dtype = pass->network->options.dtype;
-    args.n = pass->call->cache->n_rows;
-    args.tokens = pass->call->cache->tokens;
-    args.rows = pass->call->cache->rows;
-    RUN(pass, cache_rows, &args);
-}
-
-void
 rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args)
 {
     complete_attention(pass, &args);
@@ -472,55 +435,6 @@ rp_pass_delta_backward(RpPass *pass, RpDeltaArgs args)
     args.d_log = sum_or_none(pass, RP_WEIGHT_DELTA_LOG);
     args.d_bias = sum_or_none(pass, RP_WEIGHT_DELTA_BIAS);
     RUN_IN_WORKSPACE(pass, delta_backward, &args);
-}
-
-void
-rp_pass_conv_step(RpPass *pass, const void *x, void *y, void *states)
-{
-    const RpConvArgs of = conv_args(pass);
-
-    if (pass->measuring)
-        return;
-    const RpCacheCall *cache = pass->call->cache;
-    const RpConvStepArgs args = {.dtype = of.dtype,
-                                 .ranges = cache->n_ranges,
-                                 .n = of.n,
-                                 .kernel = of.kernel,
-                                 .begins = pass->network->options.tokens > 1,
-                                 .firsts = cache->firsts,
-                                 .ends = cache->ends,
-                                 .slots = cache->slots,
-                                 .x = x,
-                                 .weight = of.weight,
-                                 .y = y,
-                                 .states = states};
-
-    RUN(pass, conv_step, &args);
-}
-
-void
-rp_pass_delta_step(RpPass *pass, RpDeltaStepArgs args)
-{
-    RpDeltaArgs of = {0};
-
-    if (pass->measuring)
-        return;
-    const RpCacheCall *cache = pass->call->cache;
-
-    complete_delta(pass, &of);
-    args.dtype = of.dtype;
-    args.ranges = cache->n_ranges;
-    args.key_heads = of.key_heads;
-    args.value_heads = of.value_heads;
-    args.key_dim = of.key_dim;
-    args.value_dim = of.value_dim;
-    args.begins = pass->network->options.tokens > 1;
-    args.firsts = cache->firsts;
-    args.ends = cache->ends;
-    args.slots = cache->slots;
-    args.log = of.log;
-    args.bias = of.bias;
-    RUN(pass, delta_step, &args);
 }
 
 static void

@@ -6,6 +6,7 @@
  *   block.c           one transformer block, and the MLP of a dense one
  *   attention.c       its attention, and attention to keys and values of calls before
  *   delta.c           gated DeltaNet instead of attention
+ *   cache.c           the cache of generating
  *   experts.c         its mixture of experts
  *   shared-expert.c   the expert of a mixture that every token has
  *   head.c            final norm, LM head, loss
@@ -382,19 +383,11 @@ void rp_pass_rope(RpPass *pass, RpWeightKind kind, RpRopeArgs args);
 void rp_pass_rope_backward(RpPass *pass, RpWeightKind kind, RpRopeArgs args);
 /* q, k, v, out, lse, their gradients and the window are given, the rest is filled in. */
 void rp_pass_attention(RpPass *pass, RpAttentionArgs args);
-/* One query of each sequence, to keys of the cache. q, keys, values, out, lse and the window are given, the rest is filled
- * in. */
-void rp_pass_attention_cached(RpPass *pass, RpCachedAttentionArgs args);
-/* k, v, their strides, width and places in the cache are given. */
-void rp_pass_cache_rows(RpPass *pass, RpCacheRowsArgs args);
 void rp_pass_attention_backward(RpPass *pass, RpAttentionArgs args);
 void rp_pass_conv(RpPass *pass, const void *x, void *y);
 void rp_pass_conv_backward(RpPass *pass, const void *x, const void *dy, void *dx);
 /* Arrays of tokens are given, the rest is filled in. */
 void rp_pass_delta(RpPass *pass, RpDeltaArgs args);
-/* The same from states of the cache, and to these. @states: of the convolution */
-void rp_pass_conv_step(RpPass *pass, const void *x, void *y, void *states);
-void rp_pass_delta_step(RpPass *pass, RpDeltaStepArgs args);
 void rp_pass_delta_backward(RpPass *pass, RpDeltaArgs args);
 void rp_pass_gated_norm(RpPass *pass, RpGatedNormArgs args);
 void rp_pass_gated_norm_backward(RpPass *pass, RpGatedNormArgs args);
@@ -429,6 +422,26 @@ void rp_pass_gather(RpPass *pass, size_t n, const int32_t *rows, const void *hid
 void rp_pass_scatter(RpPass *pass, size_t n, const int32_t *rows, const void *packed, void *hidden);
 /* A hidden state of zeros. */
 void rp_pass_clear_hidden(RpPass *pass, void *hidden);
+
+/* ---- cache.c ---- */
+
+/* A part of the block's cache, @part 0 or 1: keys, values; or of DeltaNet states of the convolution, and of the rule. */
+void *rp_block_cache(const RpPass *pass, guint part);
+/* Whether the network has a cache. */
+static inline gboolean
+rp_pass_has_cache(const RpPass *pass)
+{
+    return pass->network->options.cache_tokens > 0;
+}
+
+/* One query of each sequence, to keys of the cache. q, keys, values, out, lse and the window are given, the rest is filled
+ * in. */
+void rp_pass_attention_cached(RpPass *pass, RpCachedAttentionArgs args);
+/* k, v, their strides, width and places in the cache are given. */
+void rp_pass_cache_rows(RpPass *pass, RpCacheRowsArgs args);
+/* The convolution and the delta rule from states of the cache, and to these. @states: of the convolution */
+void rp_pass_conv_step(RpPass *pass, const void *x, void *y, void *states);
+void rp_pass_delta_step(RpPass *pass, RpDeltaStepArgs args);
 
 /* ---- balance.c: nothing happens without options.aux_loss ---- */
 
@@ -517,15 +530,6 @@ void rp_block_attention_forward(RpPass *pass, const RpBlockShape *z, const void 
 void rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                  const RpBlockAttention *a, const void *ds, void *normed,
                                  float *rstd, void *dx);
-
-/* A part of the block's cache, @part 0 or 1: keys, values; or of DeltaNet states of the convolution, and of the rule. */
-void *rp_block_cache(const RpPass *pass, guint part);
-/* Whether the network has a cache. */
-static inline gboolean
-rp_pass_has_cache(const RpPass *pass)
-{
-    return pass->network->options.cache_tokens > 0;
-}
 
 /* out = attention(q, k, v), with sinks. Where there is a cache, k and v go into it. */
 void rp_block_attend(RpPass *pass, const RpBlockShape *z, RpAttentionArgs args);
