@@ -20,30 +20,57 @@ typedef struct {
     RpWeights *weights;
 } Files;
 
-static int
-setup(void **state)
+/* Blocks of DeltaNet and of gated attention, with experts and a shared one. */
+static void
+make_mixture(RpModel *config)
+{
+    config->hidden = 16;
+    config->head_dim = 8;
+    config->full_period = 2;
+    config->delta_key_heads = 1;
+    config->delta_value_heads = 2;
+    config->delta_key_dim = 6;
+    config->delta_value_dim = 5;
+    config->delta_kernel = 4;
+    config->experts = 4;
+    config->active_experts = 2;
+    config->norm_topk = TRUE;
+    config->intermediate = 7;
+    config->shared_intermediate = 9;
+}
+
+static Files *
+files_new(RpArchitecture architecture)
 {
     Files *files = g_new0(Files, 1);
     RpInitOptions options = {.seed = 3};
 
     files->directory = g_dir_make_tmp("rp-greedy-XXXXXX", NULL);
-    files->config = network_config(RP_ARCHITECTURE_QWEN3, TRUE);
+    files->config = network_config(architecture, architecture == RP_ARCHITECTURE_QWEN3);
+    if (architecture == RP_ARCHITECTURE_QWEN3_5_MOE)
+        make_mixture(&files->config);
     files->config.dtype = RP_DTYPE_BF16;
     files->config.has_dtype = TRUE;
     files->config.initializer_range = 0.5; /* else all tokens are about as likely */
     files->config.n_eos = 0;
-    if (!rp_init_write(&files->config, files->directory, &options, NULL))
-        return 1;
+    assert_true(rp_init_write(&files->config, files->directory, &options, NULL));
     files->checkpoint = rp_safetensors_open(files->directory, NULL);
+    assert_non_null(files->checkpoint);
     files->weights = rp_weights_new(&files->config);
-    *state = files;
-    return files->checkpoint == NULL || !rp_weights_bind(files->weights, files->checkpoint, NULL);
+    assert_true(rp_weights_bind(files->weights, files->checkpoint, NULL));
+    return files;
 }
 
 static int
-teardown(void **state)
+setup(void **state)
 {
-    Files *files = *state;
+    *state = files_new(RP_ARCHITECTURE_QWEN3);
+    return 0;
+}
+
+static void
+files_free(Files *files)
+{
     static const char *const names[] = {"config.json", "model.safetensors"};
 
     rp_safetensors_free(files->checkpoint);
@@ -56,6 +83,12 @@ teardown(void **state)
     (void)g_rmdir(files->directory);
     g_free(files->directory);
     g_free(files);
+}
+
+static int
+teardown(void **state)
+{
+    files_free(*state);
     return 0;
 }
 
@@ -154,7 +187,8 @@ RP_TEST(a_longrope_turns_by_the_sequence_that_there_is)
     rp_weights_free(files.weights);
 }
 
-RP_TEST_OF(prompts_of_any_length_get_the_likeliest_tokens, const Files *files)
+static void
+check_likeliest(const Files *files)
 {
     static const gint32 prompts[PROMPTS][TOKENS - NEW_TOKENS] = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9}};
     static const guint lengths[PROMPTS] = {3, 1, 5};
@@ -181,6 +215,15 @@ RP_TEST_OF(prompts_of_any_length_get_the_likeliest_tokens, const Files *files)
         }
     }
     network_free(model);
+}
+
+RP_TEST(prompts_of_any_length_get_the_likeliest_tokens)
+{
+    Files *mixture = files_new(RP_ARCHITECTURE_QWEN3_5_MOE);
+
+    check_likeliest(*state);
+    check_likeliest(mixture);
+    files_free(mixture);
 }
 
 RP_TEST_OF(an_end_ends_its_own_answer_alone, const Files *files)

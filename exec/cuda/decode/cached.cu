@@ -24,6 +24,8 @@ static __global__ void
 __launch_bounds__(COPY_THREADS) copy_rows(const RpCacheRowsArgs args, bool wide)
 {
     let_next_begin();
+    wait_for_previous();
+
     const size_t i = blockIdx.x;
     const T *from = blockIdx.y == 0 ? (const T *)args.k + args.tokens[i] * args.k_stride
                                     : (const T *)args.v + args.tokens[i] * args.v_stride;
@@ -42,8 +44,8 @@ rp_cuda_cache_rows(const RpCacheRowsArgs *args, cudaStream_t stream)
     if (args->n == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
-        copy_rows<decltype(zero)><<<dim3((unsigned)args->n, 2), COPY_THREADS, 0, stream>>>(*args, wide);
-        return cudaGetLastError();
+        return launch_early(copy_rows<decltype(zero)>, dim3((unsigned)args->n, 2), COPY_THREADS, 0,
+                            stream, *args, (bool)wide);
     });
 }
 
@@ -78,16 +80,45 @@ merge_lanes(Partial<I> &of, int step)
     of.largest = largest;
 }
 
-/* A lane's elements of a row of D. */
-template <typename T, int I>
+/* 16 bytes, or zeros. A branch would make each load wait for the one before. */
+__device__ __forceinline__ uint4
+load_if(const void *at, bool valid)
+{
+    uint4 value;
+
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.u32 p, %5, 0;\n"
+                 "mov.u32 %0, 0;\n"
+                 "mov.u32 %1, 0;\n"
+                 "mov.u32 %2, 0;\n"
+                 "mov.u32 %3, 0;\n"
+                 "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 "}"
+                 : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
+                 : "l"(at), "r"((unsigned)valid)
+                 : "memory");
+    return value;
+}
+
+/* A lane's elements of a row of D; zeros unless @valid. */
+template <typename T, int I, bool WIDE>
 __device__ __forceinline__ void
-load_row(Pack<T> (&row)[I], const T *at, int D, int lane, bool wide)
+load_row(Pack<T> (&row)[I], const T *at, int D, int lane, bool valid)
 {
 #pragma unroll
     for (int i = 0; i < I; i++) {
         const int first = (i * KEY_LANES + lane) * RP_PACK;
 
-        row[i] = load_pack(at + first, first < D ? (size_t)(D - first) : 0, wide);
+        if (WIDE) {
+            uint4 *to = (uint4 *)&row[i];
+
+#pragma unroll
+            for (int part = 0; part < (int)(sizeof(Pack<T>) / 16); part++)
+                to[part] = load_if((const uint4 *)(at + first) + part, valid && first < D);
+        } else {
+            row[i] = load_pack(at + first, valid && first < D ? (size_t)(D - first) : 0, false);
+        }
     }
 }
 
@@ -160,9 +191,9 @@ store_out(const RpCachedAttentionArgs &args, size_t query, size_t head, int d, f
         args.lse[head * args.queries + query] = largest + logf(weight);
 }
 
-template <typename T, int I, int HEADS, int KEYS>
+template <typename T, int I, int HEADS, int KEYS, bool WIDE>
 static __global__ void
-__launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args, bool wide)
+__launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args)
 {
     __shared__ float shared[CACHED_THREADS / 32][HEADS][I * KEY_LANES * RP_PACK + 2];
     const int D = (int)args.head_size, lane = (int)threadIdx.x % KEY_LANES;
@@ -185,8 +216,7 @@ __launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args, bool 
     for (int h = 0; h < HEADS; h++) {
         Pack<T> row[I];
 
-        load_row<T, I>(row, (const T *)args.q + (query * args.heads + head + min(h, n_heads - 1)) * D,
-                       D, lane, wide);
+        load_row<T, I, WIDE>(row, (const T *)args.q + (query * args.heads + head + min(h, n_heads - 1)) * D, D, lane, true);
         of[h].largest = -INFINITY;
         of[h].weight = 0;
 #pragma unroll
@@ -213,8 +243,8 @@ __launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args, bool 
             const size_t at = (row + key) * width + kv_head * D;
 
             valid[j] = base + key >= first && base + key < end;
-            load_row<T, I>(k[j], (const T *)args.keys + at, valid[j] ? D : 0, lane, wide);
-            load_row<T, I>(v[j], (const T *)args.values + at, valid[j] ? D : 0, lane, wide);
+            load_row<T, I, WIDE>(k[j], (const T *)args.keys + at, D, lane, valid[j]);
+            load_row<T, I, WIDE>(v[j], (const T *)args.values + at, D, lane, valid[j]);
         }
         take_keys<T, I, HEADS, KEYS>(of, q, k, v, valid);
     }
@@ -301,24 +331,30 @@ rp_cuda_attention_cached_workspace(const RpCachedAttentionArgs *args)
                                     (args->head_size + 2) * sizeof(float);
 }
 
-template <typename T, int I, int HEADS>
+template <typename T, int I, int HEADS, bool WIDE>
 static cudaError_t
 attend_by(const RpCachedAttentionArgs *args, cudaStream_t stream)
 {
-    const size_t D = args->head_size;
     const size_t turns = ceil_divide(args->heads / args->kv_heads, HEADS);
-    const bool wide = rows_are_wide(args->q, D) && is_wide(args->keys) && is_wide(args->values);
     const dim3 grid((unsigned)n_parts(args), (unsigned)(args->kv_heads * turns),
                     (unsigned)args->queries);
-
     const cudaError_t status =
-        launch_early(attend<T, I, HEADS, I == 4 || sizeof(T) == 4 ? 2 : 4>, grid, CACHED_THREADS, 0, stream,
-                     *args, wide);
+        launch_early(attend<T, I, HEADS, I == 4 || sizeof(T) == 4 ? 2 : 4, WIDE>, grid,
+                     CACHED_THREADS, 0, stream, *args);
 
     if (status != cudaSuccess || grid.x == 1)
         return status;
     return launch_early(merge_parts<T>, dim3((unsigned)args->heads, (unsigned)args->queries),
                         CACHED_THREADS, 0, stream, *args, (int)grid.x);
+}
+
+template <typename T, int I, int HEADS>
+static cudaError_t
+attend_width(const RpCachedAttentionArgs *args, cudaStream_t stream)
+{
+    if (rows_are_wide(args->q, args->head_size) && is_wide(args->keys) && is_wide(args->values))
+        return attend_by<T, I, HEADS, true>(args, stream);
+    return attend_by<T, I, HEADS, false>(args, stream);
 }
 
 /* The number of heads of a block depends on the model alone. */
@@ -329,10 +365,10 @@ attend_heads(const RpCachedAttentionArgs *args, cudaStream_t stream)
     const size_t heads = args->heads / args->kv_heads;
 
     if (heads == 1)
-        return attend_by<T, I, 1>(args, stream);
+        return attend_width<T, I, 1>(args, stream);
     if (heads == 2 || MOST == 2)
-        return attend_by<T, I, 2>(args, stream);
-    return attend_by<T, I, MOST>(args, stream);
+        return attend_width<T, I, 2>(args, stream);
+    return attend_width<T, I, MOST>(args, stream);
 }
 
 extern "C" cudaError_t

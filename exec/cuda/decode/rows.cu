@@ -88,28 +88,53 @@ first_step(int steps, int share)
     return share * (ROW_PARTS / SHARES) * steps / ROW_PARTS;
 }
 
-/* Stage @stage of X: for each share its next U steps. */
-template <typename T, int NT, int SHARES, int U>
-__device__ __forceinline__ void
-load_stage(T *shared, const RpMatmulArgs &args, size_t stride, size_t first_token, int stage, int steps)
-{
+/* A thread copies the same 16 bytes of a stage's rows, of every STEP-th token. */
+template <typename T, int NT, int SHARES, int U> struct Loader {
     using Of = Tile<T, NT, SHARES, U>;
-    constexpr int PACKS = Of::PIECE / 8;
-    T *to = shared + stage % Of::STAGES * Of::STAGE;
+    static constexpr int PACKS = Of::PIECE / 8, ROW = PACKS * SHARES; /* 16 bytes each */
+    static constexpr int STEP = ROW_WARPS * 32 / ROW, N = Of::TOKENS / STEP;
+
+    const T *from;
+    size_t step; /* elements from a token to the thread's next */
+    T *to;
+    int k_left;    /* elements of k from the thread's first on, within the share */
+    unsigned here; /* bits of its tokens that there are */
+
+    __device__ __forceinline__
+    Loader(const RpMatmulArgs &args, T *shared, size_t stride, size_t first_token, int steps)
+    {
+        static_assert(ROW_WARPS * 32 % ROW == 0 && Of::TOKENS % STEP == 0, "threads fill rows");
+        const int pack = (int)threadIdx.x % PACKS, share = (int)threadIdx.x / PACKS % SHARES;
+        const int token = (int)threadIdx.x / ROW;
+        const int first = first_step<SHARES>(steps, share) * ROW_DEPTH + pack * 8;
+
+        here = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            here |= first_token + token + i * STEP < args.m ? 1u << i : 0;
+        k_left = min((int)args.k, first_step<SHARES>(steps, share + 1) * ROW_DEPTH) - first;
+        from = (const T *)args.a + (first_token + token) * stride + first;
+        step = STEP * stride;
+        to = shared + token * Of::PITCH + share * Of::PIECE + pack * 8;
+    }
+
+    /* The next stage, which is number @stage. */
+    __device__ __forceinline__ void
+    load(const T *any, int stage)
+    {
+        T *at = to + stage % Of::STAGES * Of::STAGE;
 
 #pragma unroll
-    for (int i = (int)threadIdx.x; i < Of::TOKENS * SHARES * PACKS; i += ROW_WARPS * 32) {
-        const int pack = i % PACKS, share = i / PACKS % SHARES, token = i / (PACKS * SHARES);
-        const int step = first_step<SHARES>(steps, share) + stage * U + pack / (ROW_DEPTH / 8);
-        const int at = step * ROW_DEPTH + pack % (ROW_DEPTH / 8) * 8;
-        const bool valid = first_token + token < args.m && at < (int)args.k &&
-                           step < first_step<SHARES>(steps, share + 1);
-        const T *from = (const T *)args.a + (valid ? (first_token + token) * stride + at : 0);
+        for (int i = 0; i < N; i++) {
+            const bool valid = k_left > 0 && (here >> i & 1) != 0;
 
-        copy_async(to + token * Of::PITCH + share * Of::PIECE + pack * 8, from, valid);
+            copy_async(at + i * STEP * Of::PITCH, valid ? from + i * step : any, valid);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        from += Of::PIECE;
+        k_left -= Of::PIECE;
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+};
 
 /* Rows g and g + 8 of W, 8 elements each, of U steps. */
 template <int U> struct Weights {
@@ -198,6 +223,7 @@ multiply_share(float (&sums)[NT][4], T *shared, const RpMatmulArgs &args, size_t
     int part = 0, part_end = (share * N + 1) * steps / ROW_PARTS;
     float one[NT][4], two[NT][4];
     Weights<U> now, next;
+    Loader<T, NT, SHARES, U> loader(args, shared, stride, first_token, steps);
 
 #pragma unroll
     for (int i = 0; i < NT; i++)
@@ -208,13 +234,13 @@ multiply_share(float (&sums)[NT][4], T *shared, const RpMatmulArgs &args, size_t
     }
     load_weights_of<T, U>(now, low, high, begin, end, k, 8 * t);
     wait_for_previous(); /* weights are nobody's */
-    load_stage<T, NT, SHARES, U>(shared, args, stride, first_token, 0, steps);
+    loader.load((const T *)args.a, 0);
     for (int stage = 0; stage < stages; stage++) {
         const T *x = shared + stage % Of::STAGES * Of::STAGE + g * Of::PITCH + share * Of::PIECE + 8 * t;
 
         load_weights_of<T, U>(next, low, high, begin + (stage + 1) * U, end, k, 8 * t);
         if (stage + 1 < stages)
-            load_stage<T, NT, SHARES, U>(shared, args, stride, first_token, stage + 1, steps);
+            loader.load((const T *)args.a, stage + 1);
         else
             asm volatile("cp.async.commit_group;" ::: "memory");
         asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -273,6 +299,7 @@ __launch_bounds__(ROW_WARPS * 32, ROWS <= 2 ? 2 : 1) multiply_rows(const RpMatmu
     const T *high = (const T *)args.b + min(row + 8, args.n - 1) * args.k;
     float sums[NT][4];
 
+    let_next_begin();
     multiply_share<T, NT, SHARES, U>(sums, (T *)rows_shared, args, stride, first_token, low, high,
                                      warp % SHARES, g, t);
     asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -363,18 +390,18 @@ template <typename T>
 static cudaError_t
 multiply_fast(const RpMatmulArgs *args, cudaStream_t stream)
 {
-    const size_t tiles = ceil_divide(args->m, 64), blocks = tiles * ceil_divide(args->n, 64);
+    const size_t blocks = ceil_divide(args->m, 64) * ceil_divide(args->n, 64);
 
     if (args->m <= 8)
         return launch_rows<T, 1, 1, 4>(args, stream);
     if (args->m <= 16)
         return launch_rows<T, 2, 1, 4>(args, stream);
     if (args->m <= 32)
-        return blocks >= 128 ? launch_rows<T, 4, 2, 2>(args, stream)
-                             : launch_rows<T, 4, 1, 2>(args, stream);
-    if (blocks >= 128)
+        return blocks >= 64 ? launch_rows<T, 4, 2, 2>(args, stream)
+                            : launch_rows<T, 4, 1, 2>(args, stream);
+    if (blocks >= 96)
         return launch_rows<T, 8, 4, 4>(args, stream);
-    return blocks >= 64 ? launch_rows<T, 8, 2, 2>(args, stream)
+    return blocks >= 48 ? launch_rows<T, 8, 2, 2>(args, stream)
                         : launch_rows<T, 8, 1, 1>(args, stream);
 }
 

@@ -235,6 +235,7 @@ __launch_bounds__(THREADS)
     unsigned most = 0;
 
     let_next_begin();
+    wait_for_previous();
     FOR_PACKS(first, count, n)
     {
         const size_t at = place_of(first, packs_of_row);
@@ -443,10 +444,10 @@ rp_cuda_swiglu_forward(const RpSwigluArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        swiglu_kernel<T><<<blocks_for(args->n), THREADS, 0, stream>>>(
-            args->n, (unsigned)(args->row / RP_PACK), (const T *)args->gate, (const T *)args->up,
-            (T *)args->y, args->y == args->gate, args->largest, wide);
-        return cudaGetLastError();
+        return launch_early(swiglu_kernel<T>, dim3(blocks_for(args->n)), THREADS, 0, stream, args->n,
+                            (unsigned)(args->row / RP_PACK), (const T *)args->gate,
+                            (const T *)args->up, (T *)args->y, args->y == args->gate,
+                            args->largest, (bool)wide);
     });
 }
 

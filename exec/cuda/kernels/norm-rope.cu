@@ -127,6 +127,9 @@ template <bool WIDE, int GROUP, typename T>
 static __global__ void
 __launch_bounds__(THREADS, FORWARD_BLOCKS) forward_kernel(const Turn<T> args)
 {
+    let_next_begin();
+    wait_for_previous();
+
     const size_t half = args.half;
     const size_t first = threadIdx.x % GROUP * RP_PACK;
     const size_t item = (size_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
@@ -297,11 +300,8 @@ template <typename T> struct LaunchForward {
     {
         const size_t blocks = ceil_divide(args.items, THREADS / GROUP);
 
-        if (wide)
-            forward_kernel<true, GROUP><<<(unsigned)blocks, THREADS, 0, stream>>>(args);
-        else
-            forward_kernel<false, GROUP><<<(unsigned)blocks, THREADS, 0, stream>>>(args);
-        return cudaGetLastError();
+        return launch_early(wide ? forward_kernel<true, GROUP, T> : forward_kernel<false, GROUP, T>,
+                            dim3((unsigned)blocks), THREADS, 0, stream, args);
     }
 };
 

@@ -271,6 +271,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     float rstd;
 
     let_next_begin();
+    wait_for_previous();
     if (here) {
         FOR_PACKS_OF_ROW(pack, first)
         {
@@ -536,7 +537,8 @@ template <typename T> struct LaunchForward {
             constexpr int BLOCK = GROUP > 32 ? GROUP : 256;
             const size_t blocks = ceil_divide(args.rows, BLOCK / GROUP);
 
-            forward_kernel<T, GROUP, PACKS><<<(unsigned)blocks, BLOCK, 0, stream>>>(args);
+            return launch_early(forward_kernel<T, GROUP, PACKS>, dim3((unsigned)blocks), BLOCK, 0,
+                                stream, args);
         }
         return cudaGetLastError();
     }
