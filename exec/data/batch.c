@@ -180,10 +180,10 @@ move_references(const RpTokenBatch *batch, float *of_samples, gboolean get)
         float *references = rp_token_batch_references(batch, m);
 
         for (guint d = 0; d < batch->n_starts[m]; d++) {
-            float *own = &of_samples[2 * batch->samples[n / 2] + n % 2];
-
             if (answers[d] == RP_ANSWER_NONE)
                 continue;
+            float *own = &of_samples[2 * batch->samples[n / 2] + n % 2];
+
             *(get ? own : &references[d]) = get ? references[d] : *own;
             n++;
         }
