@@ -37,18 +37,6 @@ rp_safetensors_free(RpSafetensors *tensors)
     g_free(tensors);
 }
 
-char *
-rp_safetensors_module_name(const char *name)
-{
-    static const char *const renamed[][2] = {{"language_model.model.", "model.language_model."},
-                                             {"language_model.lm_head.", "lm_head."}};
-
-    for (guint i = 0; i < G_N_ELEMENTS(renamed); i++)
-        if (g_str_has_prefix(name, renamed[i][0]))
-            return g_strconcat(renamed[i][1], name + strlen(renamed[i][0]), NULL);
-    return g_strdup(name);
-}
-
 static gboolean
 add_file(RpSafetensors *tensors, const char *path, GError **error)
 {
