@@ -141,8 +141,9 @@ static const struct {
     const char *name;
     gboolean (*run)(const RpBench *bench);
 } tables[] = {
-    {"layers", rp_bench_layers},   {"attention", rp_bench_attention}, {"delta", rp_bench_delta},
-    {"experts", rp_bench_experts}, {"fp8", rp_bench_fp8},             {"matmul", rp_bench_matmul},
+    {"layers", rp_bench_layers},   {"attention", rp_bench_attention},
+    {"delta", rp_bench_delta},     {"experts", rp_bench_experts},
+    {"fp8", rp_bench_fp8},         {"matmul", rp_bench_matmul},
     {"grouped", rp_bench_grouped}, {"decode", rp_bench_decode},
 };
 

@@ -38,9 +38,9 @@ report_evaluated(RpReport *report, const RpArgs *args, const RpEvaluation *evalu
     rp_report_real(report, "seconds", seconds, 3, NULL);
     rp_report_ratio(report, "bubble_ratio", evaluation->bubble_ratio, NULL);
     if (evaluation->n_pairs > 0) {
-        g_autofree char *right =
-            isfinite(accuracy) ? g_strdup_printf(", accuracy %.2f %%", 100 * accuracy)
-                               : g_strdup("");
+        g_autofree char *right = isfinite(accuracy)
+                                     ? g_strdup_printf(", accuracy %.2f %%", 100 * accuracy)
+                                     : g_strdup("");
 
         rp_report_say(report, "loss %.6f%s: of %" G_GUINT64_FORMAT " preferences in %s (%.1f s)",
                       evaluation->loss, right, evaluation->n_pairs, args->run.data, seconds);

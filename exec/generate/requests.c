@@ -8,7 +8,6 @@
  */
 #include "exec/generate/private.h"
 
-
 struct _RpRequests {
     GMutex lock;
     GCond changed;
