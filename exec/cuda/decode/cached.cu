@@ -339,7 +339,7 @@ attend_by(const RpCachedAttentionArgs *args, cudaStream_t stream)
     const dim3 grid((unsigned)n_parts(args), (unsigned)(args->kv_heads * turns),
                     (unsigned)args->queries);
     const cudaError_t status =
-        launch_early(attend<T, I, HEADS, I == 4 || sizeof(T) == 4 ? 2 : 4, WIDE>, grid,
+        launch_early(attend<T, I, HEADS, (I > 1 || sizeof(T) == 4) ? 2 : 4, WIDE>, grid,
                      CACHED_THREADS, 0, stream, *args);
 
     if (status != cudaSuccess || grid.x == 1)

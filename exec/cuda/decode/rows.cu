@@ -385,7 +385,20 @@ launch_rows(const RpMatmulArgs *args, cudaStream_t stream)
     return launch_early(multiply_rows<T, NT, ROWS, U>, grid, ROW_WARPS * 32, bytes, stream, *args);
 }
 
-/* More rows of W in a block read X less often; fewer keep all multiprocessors busy. No number depends on it. */
+/* Whether a block may have so much shared memory: GeForce cards have 99 KiB. */
+static bool
+fits_shared(size_t bytes)
+{
+    int device, most = 0;
+
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+               cudaSuccess &&
+           (size_t)most >= bytes;
+}
+
+/* More rows of W in a block read X less often; fewer keep all multiprocessors busy, and longer stages those that have one
+ * block. As measured on an H200; no number depends on it. */
 template <typename T>
 static cudaError_t
 multiply_fast(const RpMatmulArgs *args, cudaStream_t stream)
@@ -397,12 +410,13 @@ multiply_fast(const RpMatmulArgs *args, cudaStream_t stream)
     if (args->m <= 16)
         return launch_rows<T, 2, 1, 4>(args, stream);
     if (args->m <= 32)
-        return blocks >= 64 ? launch_rows<T, 4, 2, 2>(args, stream)
-                            : launch_rows<T, 4, 1, 2>(args, stream);
+        return blocks >= 128 ? launch_rows<T, 4, 4, 2>(args, stream)
+                             : launch_rows<T, 4, 1, 2>(args, stream);
     if (blocks >= 96)
         return launch_rows<T, 8, 4, 4>(args, stream);
-    return blocks >= 48 ? launch_rows<T, 8, 2, 2>(args, stream)
-                        : launch_rows<T, 8, 1, 1>(args, stream);
+    if (blocks <= 32 && fits_shared(sizeof(T) * 2 * Tile<T, 8, ROW_WARPS, 2>::STAGE))
+        return launch_rows<T, 8, 1, 2>(args, stream);
+    return launch_rows<T, 8, 1, 1>(args, stream);
 }
 
 static bool
