@@ -34,14 +34,18 @@ count_calls(const RpTrainJob *job, guint64 *calls, GError **error)
     return TRUE;
 }
 
-/* Where bound schedules' heads are not put elsewhere. (transfer full) */
+/* Where bound schedules' heads are not put elsewhere, and heads compute the share of rows that have targets in
+ * training. (transfer full) */
 static RpProfile *
 forward_profile(const RpTrainJob *job)
 {
     const RpRunSpec *run = job->run;
-
-    return run->slow != NULL ? rp_profile_slowed(job->measured, run->slow, run->n_devices)
+    RpProfile *profile = run->slow != NULL
+                             ? rp_profile_slowed(job->measured, run->slow, run->n_devices)
                              : rp_profile_copy(job->measured);
+
+    rp_trainer_place_head(profile, TRUE, job->targets, 0);
+    return profile;
 }
 
 /* Forwards alone of @calls batches, proved. (transfer full): traces end before their plan, @plan */
