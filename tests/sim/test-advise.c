@@ -259,7 +259,7 @@ RP_TEST(more_of_anything_is_never_slower)
     static const guint host_gib[] = {160, 180, 200, 256};
     static const guint links[] = {6, 12, 25, 50}, gpus[] = {1, 2, 4, 8};
     const RpAdviseQuery whole = query_of("qwen3-8b", "rtx4090", 4, 64);
-    const guint every = RP_TEST_EVERY(1, 2);
+    const guint every = RP_TEST_EVERY(2, 2);
     double before = 0;
 
     for (guint i = 0; i < G_N_ELEMENTS(memory); i += every) {
@@ -335,7 +335,7 @@ RP_TEST(nothing_that_can_be_asked_for_is_faster)
     static const RpSaveChoice saves[] = {RP_SAVE_AUTO, RP_SAVE_NOTHING, RP_SAVE_ATTENTION,
                                          RP_SAVE_ALL};
 
-    for (guint i = 0; i < G_N_ELEMENTS(rows); i += RP_TEST_EVERY(1, 3)) {
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i += RP_TEST_EVERY(2, 3)) {
         RpAdviseQuery query = query_of(rows[i].model, rows[i].gpu, rows[i].gpus, rows[i].batch);
         RpModel model = *query.model;
 
