@@ -6,11 +6,13 @@
  */
 #include "exec/generate/private.h"
 
+#include <pthread.h>
+
 typedef struct {
     RpRequests *requests;
     RpGeneratorToken on_token;
     gpointer user_data;
-    GMutex lock; /* of on_token, and */
+    pthread_mutex_t lock; /* of on_token, and */
     gboolean stopped;
 } Answering;
 
@@ -29,11 +31,11 @@ take_token(gpointer user_data, const gint32 *answer, guint n_answer)
 
     part->answer->answer[n_answer - 1] = answer[n_answer - 1];
     part->answer->n_answer = n_answer;
-    g_mutex_lock(&answering->lock);
+    pthread_mutex_lock(&answering->lock);
     if (!answering->stopped && answering->on_token != NULL)
         answering->stopped = !answering->on_token(answering->user_data, part->index, part->answer);
     stopped = answering->stopped;
-    g_mutex_unlock(&answering->lock);
+    pthread_mutex_unlock(&answering->lock);
     return !stopped;
 }
 
@@ -91,7 +93,7 @@ rp_generators_answer(RpGenerator *const *generators, guint n_generators, RpAnswe
     gboolean good;
 
     g_return_val_if_fail(n_generators > 0 && most_tokens > 0, FALSE);
-    g_mutex_init(&answering.lock);
+    pthread_mutex_init(&answering.lock, NULL);
     for (guint i = 0; i < n; i++) {
         parts[i] = (Part){&answering, &answers[i], i};
         answers[i].n_answer = 0;
@@ -109,7 +111,7 @@ rp_generators_answer(RpGenerator *const *generators, guint n_generators, RpAnswe
     }
     rp_requests_close(requests);
     good = serve_all(generators, n_generators, requests, error);
-    g_mutex_clear(&answering.lock);
+    pthread_mutex_destroy(&answering.lock);
     return good;
 }
 

@@ -8,9 +8,11 @@
  */
 #include "exec/generate/private.h"
 
+#include <pthread.h>
+
 struct _RpRequests {
-    GMutex lock;
-    GCond changed;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
     GQueue waiting;      /* (element-type RpTicket) */
     GHashTable *tickets; /* (element-type guint64 RpTicket): all that have not ended */
     guint64 last_id;
@@ -32,8 +34,8 @@ rp_requests_new(void)
 {
     RpRequests *requests = g_new0(RpRequests, 1);
 
-    g_mutex_init(&requests->lock);
-    g_cond_init(&requests->changed);
+    pthread_mutex_init(&requests->lock, NULL);
+    pthread_cond_init(&requests->changed, NULL);
     g_queue_init(&requests->waiting);
     requests->tickets = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL, ticket_free);
     return requests;
@@ -46,8 +48,8 @@ rp_requests_free(RpRequests *requests)
         return;
     g_queue_clear(&requests->waiting);
     g_hash_table_unref(requests->tickets);
-    g_cond_clear(&requests->changed);
-    g_mutex_clear(&requests->lock);
+    pthread_cond_destroy(&requests->changed);
+    pthread_mutex_destroy(&requests->lock);
     g_free(requests);
 }
 
@@ -63,12 +65,12 @@ rp_requests_add(RpRequests *requests, const RpPromptRequest *request)
     ticket->request.prompt =
         g_memdup2(request->prompt, request->n_prompt * sizeof *request->prompt);
     ticket->answer = g_new(gint32, request->most_tokens);
-    g_mutex_lock(&requests->lock);
+    pthread_mutex_lock(&requests->lock);
     id = ticket->id = ++requests->last_id;
     g_hash_table_insert(requests->tickets, &ticket->id, ticket);
     g_queue_push_tail(&requests->waiting, ticket);
-    g_cond_broadcast(&requests->changed);
-    g_mutex_unlock(&requests->lock);
+    pthread_cond_broadcast(&requests->changed);
+    pthread_mutex_unlock(&requests->lock);
     return id;
 }
 
@@ -77,21 +79,21 @@ rp_requests_cancel(RpRequests *requests, guint64 id)
 {
     RpTicket *ticket;
 
-    g_mutex_lock(&requests->lock);
+    pthread_mutex_lock(&requests->lock);
     ticket = g_hash_table_lookup(requests->tickets, &id);
     if (ticket != NULL)
         g_atomic_int_set(&ticket->cancelled, TRUE);
-    g_cond_broadcast(&requests->changed);
-    g_mutex_unlock(&requests->lock);
+    pthread_cond_broadcast(&requests->changed);
+    pthread_mutex_unlock(&requests->lock);
 }
 
 void
 rp_requests_close(RpRequests *requests)
 {
-    g_mutex_lock(&requests->lock);
+    pthread_mutex_lock(&requests->lock);
     requests->closed = TRUE;
-    g_cond_broadcast(&requests->changed);
-    g_mutex_unlock(&requests->lock);
+    pthread_cond_broadcast(&requests->changed);
+    pthread_mutex_unlock(&requests->lock);
 }
 
 guint
@@ -99,9 +101,9 @@ rp_requests_left(RpRequests *requests)
 {
     guint left;
 
-    g_mutex_lock(&requests->lock);
+    pthread_mutex_lock(&requests->lock);
     left = g_hash_table_size(requests->tickets);
-    g_mutex_unlock(&requests->lock);
+    pthread_mutex_unlock(&requests->lock);
     return left;
 }
 
@@ -110,21 +112,21 @@ rp_requests_take(RpRequests *requests, gboolean waits)
 {
     RpTicket *ticket;
 
-    g_mutex_lock(&requests->lock);
+    pthread_mutex_lock(&requests->lock);
     while (g_queue_is_empty(&requests->waiting) && !requests->closed && waits)
-        g_cond_wait(&requests->changed, &requests->lock);
+        pthread_cond_wait(&requests->changed, &requests->lock);
     ticket = g_queue_pop_head(&requests->waiting);
-    g_mutex_unlock(&requests->lock);
+    pthread_mutex_unlock(&requests->lock);
     return ticket;
 }
 
 void
 rp_requests_put_back(RpRequests *requests, RpTicket *ticket)
 {
-    g_mutex_lock(&requests->lock);
+    pthread_mutex_lock(&requests->lock);
     g_queue_push_head(&requests->waiting, ticket);
-    g_cond_broadcast(&requests->changed);
-    g_mutex_unlock(&requests->lock);
+    pthread_cond_broadcast(&requests->changed);
+    pthread_mutex_unlock(&requests->lock);
 }
 
 void
@@ -132,7 +134,7 @@ rp_requests_end(RpRequests *requests, RpTicket *ticket, RpRequestEnd end)
 {
     if (ticket->request.done != NULL)
         ticket->request.done(ticket->request.user_data, end, ticket->answer, ticket->n_answer);
-    g_mutex_lock(&requests->lock);
+    pthread_mutex_lock(&requests->lock);
     g_hash_table_remove(requests->tickets, &ticket->id);
-    g_mutex_unlock(&requests->lock);
+    pthread_mutex_unlock(&requests->lock);
 }
