@@ -3,7 +3,8 @@
  * Formulas: exec/kernels/decode-args.h.
  *
  *   a block       a part of RP_CACHE_PART keys, of a kv head and up to 4 of its heads, of one sequence
- *   16 groups     of 8 lanes: group s has keys s, s + 16, s + 32 ... of the part, some at once, each lane 8 elements in 64
+ *   16 groups     of 8 lanes: group s has keys s, s + 16, s + 32 ... of the part, some at a turn, each lane 8 elements in
+ *                 64, which it reads STAGES - 1 turns before it takes them
  *   merging       groups of a warp by a tree, warps in order, then parts in order: by a block a head and sequence
  *
  * Where one part has all keys of every sequence, its block stores the result itself, which has the same bits. fp32 sums.
@@ -11,13 +12,18 @@
  */
 #include <math.h>
 
+#include <atomic>
+
+#include "exec/cuda/attention/private.h"
 #include "exec/cuda/base/common.cuh"
+#include "exec/cuda/grouped/mma.cuh"
 
 #define KEY_LANES 8
 #define CACHED_THREADS 128
 #define KEY_GROUPS (CACHED_THREADS / KEY_LANES)
 #define COPY_THREADS 128
 #define MOST_CACHED_SIZE 256 /* of a head */
+#define IDLE_BLOCKS 128      /* so many of them leave multiprocessors free; no number depends on it */
 
 template <typename T>
 static __global__ void
@@ -80,6 +86,32 @@ merge_lanes(Partial<I> &of, int step)
     of.largest = largest;
 }
 
+/* A lane's elements of a row of D. */
+template <typename T, int I>
+__device__ __forceinline__ void
+load_row(Pack<T> (&row)[I], const T *at, int D, int lane, bool wide)
+{
+#pragma unroll
+    for (int i = 0; i < I; i++) {
+        const int first = (i * KEY_LANES + lane) * RP_PACK;
+
+        row[i] = load_pack(at + first, first < D ? (size_t)(D - first) : 0, wide);
+    }
+}
+
+/* Each thread's places for KEYS keys of its group: of STAGES turns in shared memory, or of two in registers, which are
+ * sooner there, but as many blocks do not fit onto a multiprocessor. */
+template <typename T, int I, bool SHARED_> struct KeyRing {
+    static constexpr bool SHARED = SHARED_;
+    static constexpr int PITCH = SHARED ? CACHED_THREADS : 1;              /* from a piece to the next */
+    static constexpr int WORDS = (int)sizeof(Pack<T>) / 16;                /* 16 bytes each */
+    static constexpr int KEYS = I * WORDS < 4 ? 4 / (I * WORDS) : 1;       /* of a turn */
+    static constexpr int PIECES = KEYS * 2 * I * WORDS;                    /* of a turn and thread */
+    static constexpr int STAGES = PIECES == 8 && SHARED ? 3 : 2;           /* two blocks of a GeForce card */
+    static constexpr int STAGE = PIECES * PITCH, STEP = KEY_GROUPS * KEYS;
+    static constexpr int BYTES = STAGES * PIECES * CACHED_THREADS * 16;
+};
+
 /* 16 bytes, or zeros. A branch would make each load wait for the one before. */
 __device__ __forceinline__ uint4
 load_if(const void *at, bool valid)
@@ -101,64 +133,113 @@ load_if(const void *at, bool valid)
     return value;
 }
 
-/* A lane's elements of a row of D; zeros unless @valid. */
-template <typename T, int I, bool WIDE>
+/* One of both rows of a key to its place. */
+template <typename Ring, typename T, int I, bool WIDE>
 __device__ __forceinline__ void
-load_row(Pack<T> (&row)[I], const T *at, int D, int lane, bool valid)
+copy_row(uint4 *to, const T *at, int D, int lane, bool valid)
 {
+    constexpr int WORDS = Ring::WORDS;
+
 #pragma unroll
     for (int i = 0; i < I; i++) {
         const int first = (i * KEY_LANES + lane) * RP_PACK;
+        uint4 *place = to + i * WORDS * Ring::PITCH;
 
         if (WIDE) {
-            uint4 *to = (uint4 *)&row[i];
+#pragma unroll
+            for (int word = 0; word < WORDS; word++) {
+                const uint4 *source = (const uint4 *)(at + first) + word;
+
+                if constexpr (Ring::SHARED)
+                    copy_async_16((uint32_t)__cvta_generic_to_shared(place + word * Ring::PITCH),
+                                  source, valid && first < D);
+                else
+                    place[word] = load_if(source, valid && first < D);
+            }
+        } else {
+            const Pack<T> pack = load_pack(at + first, valid && first < D ? (size_t)(D - first) : 0, false);
 
 #pragma unroll
-            for (int part = 0; part < (int)(sizeof(Pack<T>) / 16); part++)
-                to[part] = load_if((const uint4 *)(at + first) + part, valid && first < D);
-        } else {
-            row[i] = load_pack(at + first, valid && first < D ? (size_t)(D - first) : 0, false);
+            for (int word = 0; word < WORDS; word++)
+                place[word * Ring::PITCH] = ((const uint4 *)&pack)[word];
         }
     }
 }
 
-/* Adds KEYS keys of each group, of which it may not see all. */
-template <typename T, int I, int HEADS, int KEYS>
+template <typename Ring, typename T, int I>
 __device__ __forceinline__ void
-take_keys(Partial<I> (&of)[HEADS], const float (&q)[HEADS][I * RP_PACK],
-          const Pack<T> (&k)[KEYS][I], const Pack<T> (&v)[KEYS][I], const bool (&valid)[KEYS])
+read_row(float (&row)[I * RP_PACK], const uint4 *from)
 {
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        float scores[KEYS], largest = of[h].largest;
+    constexpr int WORDS = Ring::WORDS;
 
 #pragma unroll
-        for (int j = 0; j < KEYS; j++) {
+    for (int i = 0; i < I; i++) {
+        Pack<T> pack;
+
+#pragma unroll
+        for (int word = 0; word < WORDS; word++)
+            ((uint4 *)&pack)[word] = from[(i * WORDS + word) * Ring::PITCH];
+#pragma unroll
+        for (int e = 0; e < RP_PACK; e++)
+            row[i * RP_PACK + e] = to_float(pack.at[e]);
+    }
+}
+
+/* Adds a turn's keys, of which the query sees those from @first on, before @end. @base: of the thread's first; @from:
+ * its place */
+template <typename Ring, typename T, int I, int HEADS>
+__device__ __forceinline__ void
+take_keys(Partial<I> (&of)[HEADS], const float (&q)[HEADS][I * RP_PACK], const uint4 *from,
+          int base, int first, int end)
+{
+    constexpr int KEYS = Ring::KEYS, ROW = I * Ring::WORDS * Ring::PITCH;
+    float scores[HEADS][KEYS], row[I * RP_PACK];
+
+#pragma unroll
+    for (int j = 0; j < KEYS; j++) {
+        const int key = base + j * KEY_GROUPS;
+
+        read_row<Ring, T, I>(row, from + j * 2 * ROW);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
             float score = 0;
 
 #pragma unroll
             for (int i = 0; i < I * RP_PACK; i++)
-                score = fmaf(q[h][i], to_float(k[j][i / RP_PACK].at[i % RP_PACK]), score);
+                score = fmaf(q[h][i], row[i], score);
             score = sum_lanes<KEY_LANES>(score);
-            scores[j] = valid[j] ? score : -INFINITY;
-            largest = fmaxf(largest, scores[j]);
+            scores[h][j] = key >= first && key < end ? score : -INFINITY;
         }
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        float largest = of[h].largest;
+
+#pragma unroll
+        for (int j = 0; j < KEYS; j++)
+            largest = fmaxf(largest, scores[h][j]);
         const float old = rise<T>(of[h].largest, largest);
 
-        of[h].weight *= old;
+        of[h].largest = largest;
+        of[h].weight = __fmul_rn(of[h].weight, old);
 #pragma unroll
         for (int i = 0; i < I * RP_PACK; i++)
-            of[h].sum[i] *= old;
+            of[h].sum[i] = __fmul_rn(of[h].sum[i], old);
 #pragma unroll
         for (int j = 0; j < KEYS; j++) {
-            const float p = rise<T>(scores[j], largest);
-
-            of[h].weight += p;
+            scores[h][j] = rise<T>(scores[h][j], largest);
+            of[h].weight += scores[h][j];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < KEYS; j++) {
+        read_row<Ring, T, I>(row, from + (j * 2 + 1) * ROW);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
 #pragma unroll
             for (int i = 0; i < I * RP_PACK; i++)
-                of[h].sum[i] = fmaf(p, to_float(v[j][i / RP_PACK].at[i % RP_PACK]), of[h].sum[i]);
+                of[h].sum[i] = fmaf(scores[h][j], row[i], of[h].sum[i]);
         }
-        of[h].largest = largest;
     }
 }
 
@@ -191,11 +272,16 @@ store_out(const RpCachedAttentionArgs &args, size_t query, size_t head, int d, f
         args.lse[head * args.queries + query] = largest + logf(weight);
 }
 
-template <typename T, int I, int HEADS, int KEYS, bool WIDE>
+template <typename T, int I, int HEADS, bool WIDE, bool SHARED>
 static __global__ void
-__launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args)
+__launch_bounds__(CACHED_THREADS, HEADS * I > 4 || sizeof(T) == 4 || !SHARED ? 2 : 4)
+    attend(const RpCachedAttentionArgs args)
 {
-    __shared__ float shared[CACHED_THREADS / 32][HEADS][I * KEY_LANES * RP_PACK + 2];
+    using Ring = KeyRing<T, I, SHARED>;
+    extern __shared__ __align__(16) uint4 cached_ring[];
+    __shared__ int blocks[RP_CACHE_PART / RP_CACHE_BLOCK];
+    float(*shared)[HEADS][I * KEY_LANES * RP_PACK + 2] =
+        (float(*)[HEADS][I * KEY_LANES * RP_PACK + 2])cached_ring; /* once keys have been taken */
     const int D = (int)args.head_size, lane = (int)threadIdx.x % KEY_LANES;
     const int group = (int)threadIdx.x / KEY_LANES, warp = (int)threadIdx.x / 32;
     const int per_kv = (int)(args.heads / args.kv_heads), turns = (per_kv + HEADS - 1) / HEADS;
@@ -203,20 +289,58 @@ __launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args)
     const size_t head = kv_head * per_kv + blockIdx.y % turns * HEADS;
     const int n_heads = min(HEADS, per_kv - (int)(blockIdx.y % turns) * HEADS);
     const size_t width = args.kv_heads * D;
+    const int part = (int)blockIdx.x * RP_CACHE_PART;
     float q[HEADS][I * RP_PACK];
     Partial<I> of[HEADS];
+    uint4 next[SHARED ? 1 : Ring::PIECES];
     int first, end;
 
     let_next_begin();
-    wait_for_previous();
     visible(args, query, (int)blockIdx.x, &first, &end);
     if (first >= end)
         return;
+    if ((int)threadIdx.x * RP_CACHE_BLOCK < end - part)
+        blocks[threadIdx.x] =
+            args.tables[query * args.most_blocks + part / RP_CACHE_BLOCK + threadIdx.x];
+    __syncthreads();
+    wait_for_previous(); /* who is older than the call's arrays */
+
+    /* groups have keys of the part by their number, whichever of these the query sees */
+    const int begin = part + (first - part) / Ring::STEP * Ring::STEP;
+    auto copy = [&](int turn) {
+        const int base = begin + turn * Ring::STEP;
+
+        if (base < end) {
+            uint4 *to =
+                SHARED ? cached_ring + turn % Ring::STAGES * Ring::STAGE + threadIdx.x : next;
+            const size_t block = (size_t)blocks[(base - part) / RP_CACHE_BLOCK];
+
+#pragma unroll
+            for (int j = 0; j < Ring::KEYS; j++) {
+                const int key = base + j * KEY_GROUPS + group;
+                const size_t row = block * RP_CACHE_BLOCK + key % RP_CACHE_BLOCK;
+                const bool valid = key >= first && key < end;
+
+#pragma unroll
+                for (int of_v = 0; of_v < 2; of_v++)
+                    copy_row<Ring, T, I, WIDE>(
+                        to + (j * 2 + of_v) * I * Ring::WORDS * Ring::PITCH,
+                        (const T *)(of_v ? args.values : args.keys) + row * width + kv_head * D, D,
+                        lane, valid);
+            }
+        }
+        copy_async_commit();
+    };
+
+#pragma unroll
+    for (int turn = 0; turn < Ring::STAGES - 1; turn++)
+        copy(turn);
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         Pack<T> row[I];
 
-        load_row<T, I, WIDE>(row, (const T *)args.q + (query * args.heads + head + min(h, n_heads - 1)) * D, D, lane, true);
+        load_row<T, I>(row, (const T *)args.q + (query * args.heads + head + min(h, n_heads - 1)) * D,
+                       D, lane, WIDE);
         of[h].largest = -INFINITY;
         of[h].weight = 0;
 #pragma unroll
@@ -225,29 +349,20 @@ __launch_bounds__(CACHED_THREADS) attend(const RpCachedAttentionArgs args)
             of[h].sum[i] = 0;
         }
     }
-    /* groups have keys of the part by their number, whichever of these the query sees */
-    for (int base = (int)blockIdx.x * RP_CACHE_PART; base < end; base += KEY_GROUPS * KEYS) {
-        Pack<T> k[KEYS][I], v[KEYS][I];
-        bool valid[KEYS];
-
-        if (base + KEY_GROUPS * KEYS <= first)
-            continue;
-        /* of one block */
-        const size_t row = (size_t)args.tables[query * args.most_blocks + base / RP_CACHE_BLOCK] *
-                               RP_CACHE_BLOCK +
-                           base % RP_CACHE_BLOCK;
+    for (int turn = 0; begin + turn * Ring::STEP < end; turn++) {
+        uint4 now[SHARED ? 1 : Ring::PIECES];
 
 #pragma unroll
-        for (int j = 0; j < KEYS; j++) {
-            const int key = j * KEY_GROUPS + group;
-            const size_t at = (row + key) * width + kv_head * D;
-
-            valid[j] = base + key >= first && base + key < end;
-            load_row<T, I, WIDE>(k[j], (const T *)args.keys + at, D, lane, valid[j]);
-            load_row<T, I, WIDE>(v[j], (const T *)args.values + at, D, lane, valid[j]);
-        }
-        take_keys<T, I, HEADS, KEYS>(of, q, k, v, valid);
+        for (int i = 0; !SHARED && i < Ring::PIECES; i++)
+            now[i] = next[i];
+        copy(turn + Ring::STAGES - 1);
+        copy_async_wait_but<Ring::STAGES - 1>();
+        take_keys<Ring, T, I, HEADS>(
+            of, q, SHARED ? cached_ring + turn % Ring::STAGES * Ring::STAGE + threadIdx.x : now,
+            begin + turn * Ring::STEP + group, first, end);
     }
+    copy_async_wait();
+    __syncthreads();
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         merge_lanes<T, I>(of[h], KEY_LANES);
@@ -331,17 +446,21 @@ rp_cuda_attention_cached_workspace(const RpCachedAttentionArgs *args)
                                     (args->head_size + 2) * sizeof(float);
 }
 
-template <typename T, int I, int HEADS, bool WIDE>
+template <typename T, int I, int HEADS, bool WIDE, bool SHARED>
 static cudaError_t
 attend_by(const RpCachedAttentionArgs *args, cudaStream_t stream)
 {
     const size_t turns = ceil_divide(args->heads / args->kv_heads, HEADS);
     const dim3 grid((unsigned)n_parts(args), (unsigned)(args->kv_heads * turns),
                     (unsigned)args->queries);
-    const cudaError_t status =
-        launch_early(attend<T, I, HEADS, (I > 1 || sizeof(T) == 4) ? 2 : 4, WIDE>, grid,
-                     CACHED_THREADS, 0, stream, *args);
+    constexpr int MERGED = (int)sizeof(float) * CACHED_THREADS / 32 * HEADS * (I * KEY_LANES * RP_PACK + 2);
+    constexpr int BYTES = SHARED ? KeyRing<T, I, true>::BYTES : MERGED;
+    static std::atomic<uint64_t> allowed;
+    cudaError_t status =
+        attention_allow_shared((const void *)attend<T, I, HEADS, WIDE, SHARED>, BYTES, &allowed);
 
+    if (status == cudaSuccess)
+        status = launch_early(attend<T, I, HEADS, WIDE, SHARED>, grid, CACHED_THREADS, BYTES, stream, *args);
     if (status != cudaSuccess || grid.x == 1)
         return status;
     return launch_early(merge_parts<T>, dim3((unsigned)args->heads, (unsigned)args->queries),
@@ -352,9 +471,12 @@ template <typename T, int I, int HEADS>
 static cudaError_t
 attend_width(const RpCachedAttentionArgs *args, cudaStream_t stream)
 {
-    if (rows_are_wide(args->q, args->head_size) && is_wide(args->keys) && is_wide(args->values))
-        return attend_by<T, I, HEADS, true>(args, stream);
-    return attend_by<T, I, HEADS, false>(args, stream);
+    const bool few = args->queries * args->kv_heads * n_parts(args) <= IDLE_BLOCKS;
+
+    if (!rows_are_wide(args->q, args->head_size) || !is_wide(args->keys) || !is_wide(args->values))
+        return attend_by<T, I, HEADS, false, true>(args, stream);
+    return few ? attend_by<T, I, HEADS, true, false>(args, stream)
+               : attend_by<T, I, HEADS, true, true>(args, stream);
 }
 
 /* The number of heads of a block depends on the model alone. */
