@@ -223,6 +223,7 @@ rp_cli_remedy(RpRemedy remedy, gboolean as_keys)
         [RP_REMEDY_ONE_ROUND] = {"one round of all micro-batches (", "round", "M", ")"},
         [RP_REMEDY_STASH_ON_HOST] = {"roundpipe, which keeps stage inputs in host memory, or fewer "
                                      "micro-batches"},
+        [RP_REMEDY_PRECOMPUTED] = {"", "reference", "precomputed"},
         [RP_REMEDY_FEWER_DEVICES] = {"fewer devices, a smaller micro-batch or a shorter sequence"},
     };
     const char *key = texts[remedy].key;

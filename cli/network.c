@@ -154,6 +154,7 @@ set_up(RpPlanNetwork *network, const char *directory, const RpRunSpec *run, GErr
     rp_weights_store_base(network->weights, network->options.dtype);
     if (!take_matmul(network, run, error))
         return FALSE;
+    network->options.preference = run->preference;
     network->options.aux_loss = network->model.router_aux_loss;
     network->sizes = (RpAdviseSizes){
         .make = make_sizes,

@@ -215,6 +215,50 @@ resolve_length(RpRunSpec *run, const char *name, GError **error)
                    shown);
 }
 
+const char *
+rp_run_reference_problem(const RpRunSpec *run)
+{
+    const gboolean adapters = run->reference_choice == RP_REFERENCE_ADAPTERS;
+
+    if (run->objective == RP_OBJECTIVE_SFT)
+        return "expected an objective of preferences (dpo) beside it, found sft";
+    if (!rp_objective_info((RpObjective)run->objective)->has_reference)
+        return "expected it for dpo, ipo or kto, found an objective that has no reference";
+    if (adapters && run->lora.save != NULL)
+        return "expected copy or precomputed, as lora.save has whole modules trained, too, found "
+               "adapters";
+    if (adapters && run->lora.rank == 0 && run->lora.start == NULL)
+        return "expected copy or precomputed, as there are no adapters without lora.rank, found "
+               "adapters";
+    return NULL;
+}
+
+RpReference
+rp_run_choose_reference(const RpRunSpec *run, double epochs, const char **why)
+{
+    const char *reason;
+    RpReference reference = RP_REFERENCE_PRECOMPUTED;
+
+    if (!rp_objective_info((RpObjective)run->objective)->has_reference) {
+        reference = RP_REFERENCE_NONE;
+        reason = "the objective has none";
+    } else if (run->reference_choice != RP_REFERENCE_NONE) {
+        reference = (RpReference)run->reference_choice;
+        reason = "as given";
+    } else if (run->lora.rank > 0 && run->lora.save == NULL) {
+        reference = RP_REFERENCE_ADAPTERS;
+        reason = "the model with its adapters off needs no memory";
+    } else if (epochs > 0 && epochs < 1) {
+        reference = RP_REFERENCE_COPY;
+        reason = "the steps see a part of the samples, and others are not scored";
+    } else {
+        reason = "each sample is scored once, and no copy of the weights is kept";
+    }
+    if (why != NULL)
+        *why = reason;
+    return reference;
+}
+
 #define LORA_KEYS "lora.alpha lora.targets lora.rslora lora.save lora.dropout lora.rank"
 
 /* Keys that mean nothing without others, or beside them: refused, not passed over. */
@@ -244,10 +288,9 @@ check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
         {data && split, "eval.split", "expected eval.data or a share of data, found both"},
         {steps && ratio, "optimizer.warmup_ratio",
          "expected warmup_steps or a share of the steps, found both"},
-        {!preference, "beta reference sft_weight simpo_gamma desirable_weight undesirable_weight",
+        {!preference, "beta sft_weight simpo_gamma desirable_weight undesirable_weight",
          "expected an objective of preferences (dpo) beside it, found sft"},
-        {preference && !info->has_reference, "reference",
-         "expected it for dpo, ipo or kto, found an objective that has no reference"},
+        {rp_run_reference_problem(run) != NULL, "reference", rp_run_reference_problem(run)},
         {preference && objective != RP_OBJECTIVE_SIMPO, "simpo_gamma",
          "expected objective: simpo beside it, found another"},
         {preference && objective != RP_OBJECTIVE_KTO, "desirable_weight undesirable_weight",
@@ -262,12 +305,6 @@ check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
          "expected assistant or last, as a preference is between answers, found all"},
         {preference && run->packing_choice == 1, "packing",
          "expected true or auto, as both answers of a preference share a sequence, found false"},
-        {run->reference_choice == RP_REFERENCE_ADAPTERS && run->lora.save != NULL, "reference",
-         "expected copy or precomputed, as lora.save has whole modules trained, too, found "
-         "adapters"},
-        {run->reference_choice == RP_REFERENCE_ADAPTERS && !rank && !start, "reference",
-         "expected copy or precomputed, as there are no adapters without lora.rank, found "
-         "adapters"},
     };
 
     for (gsize i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -283,7 +320,7 @@ check_beside(const RpRunValues *values, const RpRunSpec *run, GError **error)
     return TRUE;
 }
 
-/* Numbers that are not given are those of the objective; the reference is that which costs least. */
+/* Numbers that are not given are those of the objective. */
 static void
 resolve_preference(const RpRunValues *values, RpRunSpec *run)
 {
@@ -306,11 +343,7 @@ resolve_preference(const RpRunValues *values, RpRunSpec *run)
         return;
     preference->label_smoothing = run->label_smoothing;
     run->label_smoothing = 0; /* of targets there is none */
-    if (rp_objective_info(preference->objective)->has_reference)
-        preference->reference =
-            run->reference_choice != RP_REFERENCE_NONE     ? (RpReference)run->reference_choice
-            : run->lora.rank > 0 && run->lora.save == NULL ? RP_REFERENCE_ADAPTERS
-                                                           : RP_REFERENCE_PRECOMPUTED;
+    preference->reference = rp_run_choose_reference(run, 0, NULL);
 }
 
 /* Blocks at either end. */

@@ -26,5 +26,20 @@ RpRunSpec *rp_run_file_load(const char *path, const char *const *sets,
 RpRunSpec *rp_run_file_parse(const char *name, const char *text, gsize length,
                              const char *const *sets, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The reason why a given `reference` does not suit @run; %NULL: it does. */
+const char *rp_run_reference_problem(const RpRunSpec *run);
+
+/**
+ * rp_run_choose_reference:
+ * @run: whose objective, adapters and `reference` count
+ * @epochs: how often the run sees each sample; 0 = unknown
+ * @why: (out) (optional): the reason, in words
+ *
+ * Where the log-probabilities of the reference come from that costs least time over the run's steps: adapters that
+ * can be switched off; else each sample is scored once, unless the steps see fewer samples than there are: a copy
+ * scores those alone.
+ */
+RpReference rp_run_choose_reference(const RpRunSpec *run, double epochs, const char **why);
+
 void rp_run_spec_free(RpRunSpec *run);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRunSpec, rp_run_spec_free)

@@ -147,9 +147,11 @@ static const RpSetting settings[] = {
              "ratio; ipo: 1 / (2 beta) is the margin"},
     {"reference", CHOICE(reference_choice, references), .unset = "auto",
      .others = "ref_model ref_model_name_or_path precompute_ref_log_probs reference_free",
-     .help = "dpo, ipo, kto: adapters: the model without its adapters; copy: its first weights, "
-             "held on the host; precomputed: log-probabilities of the first weights, kept beside "
-             "the data; auto: adapters for LoRA, else precomputed"},
+     .help =
+         "dpo, ipo, kto: adapters: the model without its adapters; copy: its first weights, "
+         "held on the host; precomputed: log-probabilities of the first weights, kept beside "
+         "the data; auto: adapters for LoRA; else precomputed, or copy where steps see a part of "
+         "the data"},
     {"sft_weight", .expert = TRUE, NUMBER(preference.sft_weight, 0, 1000),
      .unset = "1 for orpo, else 0", .others = "rpo_alpha pref_ftx cpo_alpha dpo_ftx",
      .help = "preferences: weight of the loss of imitating chosen answers, beside the other"},

@@ -403,6 +403,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     rp_run_spec_init(&tried.words.run);
     rp_args_set(&tried.words, "devices", machine.gpus > 0 ? "cuda" : "host");
     tried.words.run.plan.gpus = machine.gpus;
+    tried.words.run.objective = args->run.objective;
     if (args->lora)
         tried.words.run.lora.rank = args->run.lora.rank > 0 ? args->run.lora.rank : LORA_RANK;
     read_data(args, &data);
@@ -412,7 +413,6 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     output = g_strdup_printf("%.*s-output", (int)stem, path);
     const RpRunSpec run_words = {.model = (char *)args->model,
                                  .data = args->run.data,
-                                 .objective = args->run.objective,
                                  .output = args->output != NULL ? args->output : output,
                                  .devices = machine.devices};
 

@@ -203,6 +203,10 @@ say_subject(RpReport *report, const RpAdvice *advice, const RpPlanQuestion *ques
     rp_report_line(report, "model", "%s, %.*f billion parameters, %s, %s with %s sums",
                    question->name, parameters < 10000000000 ? 2 : 1, (double)parameters / 1e9, rank,
                    query->dtype, strcmp(query->dtype, "fp16") == 0 ? query->accumulate : "fp32");
+    if (question->reference_why != NULL)
+        rp_report_line(report, "objective", "%s, reference: %s (%s)",
+                       rp_objective_info(query->preference.objective)->name,
+                       rp_reference_name(query->preference.reference), question->reference_why);
     if (query->fp8)
         say_fp8(report, query);
     if (query->base != NULL)

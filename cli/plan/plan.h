@@ -31,6 +31,7 @@ typedef struct {
     RpPlanNetwork *network;           /* `train` has this architecture; or %NULL */
     char *name;                       /* of the model */
     GStrv lora_targets;               /* or %NULL */
+    const char *reference_why;        /* of preferences; %NULL: imitation */
     GPtrArray *schedules;             /* (element-type RpScheduleOps), %NULL-terminated */
     RpServerNetwork *network_between; /* of several servers; or %NULL */
     RpAdviseServed served;  /* of the run that is shown; servers 0: one, or nothing runs */

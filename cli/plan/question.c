@@ -175,6 +175,26 @@ find_gpu(const RpArgs *args, RpPlanQuestion *question, GError **error)
     return TRUE;
 }
 
+/* ---- preferences ---- */
+
+/* Adapters are asked for, or the timing file's. */
+static gboolean
+read_preference(const RpArgs *args, RpPlanQuestion *question, GError **error)
+{
+    RpAdviseQuery *query = &question->query;
+    RpRunSpec run = args->run;
+    const char *problem;
+
+    run.lora.rank = query->profile != NULL ? rp_profile_has_frozen(query->profile) : run.lora.rank;
+    problem = rp_args_has(args, "reference") ? rp_run_reference_problem(&run) : NULL;
+    if (problem != NULL)
+        return rp_cli_refuse(error, "--reference: %s", problem);
+    query->preference = rp_preference_default((RpObjective)run.objective);
+    if (rp_preference_is_used(&query->preference))
+        query->preference.reference = rp_run_choose_reference(&run, 0, &question->reference_why);
+    return TRUE;
+}
+
 /* ---- where times and sizes come from ---- */
 
 /* All that cannot be guessed, at once. */
@@ -251,7 +271,7 @@ read_profile(const RpArgs *args, RpPlanQuestion *question, GError **error)
     query->dtype = profile->dtype;
     query->accumulate = profile->accumulate;
     query->gpu_bytes = rp_profile_plan_bytes(profile);
-    return TRUE;
+    return read_preference(args, question, error);
 }
 
 /* The model of a directory or its config.json. Its weights may be fp32, whose times nobody
@@ -356,6 +376,9 @@ read_model(const RpArgs *args, RpPlanQuestion *question, GError **error)
 
     if (question->path != NULL && args->model != NULL)
         return refuse(question->path, "leave --model out, or the path", error);
+    if (!read_preference(args, question, error))
+        return FALSE;
+    run.preference = query->preference;
     if (!read_numbers(args, question, error) ||
         (path != NULL ? !read_path(&run, path, question, error)
                       : !read_name(args, &run, question, error)))

@@ -317,6 +317,11 @@ report_query(RpReport *report, const char *name, const RpAdviseQuery *query, gui
     rp_report_text(report, "accumulate", query->accumulate, NULL);
     if (query->fp8)
         rp_report_text(report, "matmul", rp_fp8_name(query->fp8, query->fp8_head), NULL);
+    if (rp_preference_is_used(&query->preference)) {
+        rp_report_text(report, "objective", rp_objective_info(query->preference.objective)->name,
+                       NULL);
+        rp_report_text(report, "reference", rp_reference_name(query->preference.reference), NULL);
+    }
     rp_report_count(report, "lora_rank", query->lora_rank, NULL);
     if (query->base != NULL)
         rp_report_text(report, "base", query->base, NULL);

@@ -93,7 +93,7 @@ add_validation(GString *text)
 
 /* Keys of a preference, with the numbers that hold anyway. */
 static void
-add_objective(GString *text, RpObjective objective, gboolean adapts)
+add_objective(GString *text, RpObjective objective, RpReference reference)
 {
     const RpObjectiveInfo *info = rp_objective_info(objective);
 
@@ -104,8 +104,7 @@ add_objective(GString *text, RpObjective objective, gboolean adapts)
     if (objective == RP_OBJECTIVE_SIMPO)
         add(text, "simpo_gamma", "%g", info->gamma);
     if (info->has_reference)
-        add(text, "reference", "%s",
-            rp_reference_name(adapts ? RP_REFERENCE_ADAPTERS : RP_REFERENCE_PRECOMPUTED));
+        add(text, "reference", "%s", rp_reference_name(reference));
 }
 
 /* Where people begin: preferences take smaller steps than imitation. */
@@ -125,7 +124,7 @@ make_text(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpe
     const RpAdviseRun *run = rp_plan_shown_run(advice);
     const RpAdviseQuery *query = &advice->query;
     const gboolean adapts = query->lora_rank > 0;
-    const RpObjective objective = (RpObjective)words->objective;
+    const RpObjective objective = query->preference.objective;
     const char *recompute = rp_run_spec_given(&question->args->run, "recompute");
     g_autofree char *targets =
         question->lora_targets != NULL ? g_strjoinv(",", question->lora_targets) : NULL;
@@ -134,7 +133,7 @@ make_text(const RpPlanQuestion *question, const RpAdvice *advice, const RpRunSpe
 
     add(text, "model", "%s", words->model);
     add(text, "data", "%s", words->data);
-    add_objective(text, objective, adapts);
+    add_objective(text, objective, query->preference.reference);
     add(text, "output", "%s", words->output);
     g_string_append_c(text, '\n');
     add(text, "devices", "%s", words->devices);

@@ -14,6 +14,8 @@ rp_plan_remedy_words(const RpAdviseRemedy *remedy)
     if (changes & RP_ADVISE_CHANGE_HOST_MEMORY)
         g_string_append_printf(text, " --host-memory %" G_GUINT64_FORMAT "GiB",
                                query->host_bytes / RP_GIB);
+    if (changes & RP_ADVISE_CHANGE_REFERENCE)
+        g_string_append(text, " --reference precomputed");
     if (changes & RP_ADVISE_CHANGE_ROUND)
         g_string_append_printf(text, " --round %u", query->round);
     if (changes & RP_ADVISE_CHANGE_MICRO_BATCH)

@@ -247,8 +247,9 @@ report_sequences(RpReport *report, const RpTrainJob *job)
 }
 
 static void
-report_objective(RpReport *report, const RpRunSpec *run)
+report_objective(RpReport *report, const RpTrainJob *job)
 {
+    const RpRunSpec *run = job->run;
     const RpPreference *preference = &run->preference;
     const RpObjectiveInfo *info = rp_objective_info((RpObjective)run->objective);
     const char *reference = rp_reference_name(preference->reference);
@@ -257,8 +258,8 @@ report_objective(RpReport *report, const RpRunSpec *run)
         return;
     rp_report_text(report, "objective", info->name, "objective");
     if (info->has_reference)
-        rp_report_show(report, "%s, beta %g, reference: %s", info->name, preference->beta,
-                       reference);
+        rp_report_show(report, "%s, beta %g, reference: %s (%s)", info->name, preference->beta,
+                       reference, job->reference_why);
     else
         rp_report_show(report, "%s, beta %g", info->name, preference->beta);
     rp_report_real(report, "beta", preference->beta, 9, NULL);
@@ -308,7 +309,7 @@ report_heading(RpReport *report, const RpTrainJob *job)
         rp_report_count(report, "lora_rank", lora->rank, NULL);
         rp_report_count(report, "trained_parameters", (gint64)trained, NULL);
     }
-    report_objective(report, run);
+    report_objective(report, job);
     rp_report_text(report, "dtype", dtype, NULL);
     rp_report_count(report, "samples", (gint64)data->n_samples, NULL);
     rp_report_count(report, "truncated_samples", (gint64)data->n_truncated_samples, NULL);
@@ -337,12 +338,7 @@ static void
 say_length(RpReport *report, const RpTrainJob *job)
 {
     const RpRunSpec *run = job->run;
-    /* without packing as many sequences as samples */
-    const double sequences =
-        (double)run->steps * (double)rp_train_job_step_tokens(job) / (double)run->sequence_length;
-    const double samples = sequences * job->useful / job->useful_unpacked;
-    const guint64 left_out = job->batcher.drop_long ? job->summary.n_truncated_samples : 0;
-    const double epochs = samples / (double)MAX(1, job->summary.n_samples - left_out);
+    const double epochs = rp_train_job_epochs(job);
     g_autofree char *times = g_strdup_printf(epochs < 100 ? "%.3g" : "%.0f", epochs);
     const double training_ns = (double)run->steps * (double)job->steady.iteration_ns;
     const double evaluating_ns = (double)rp_train_n_evaluations(run) * (double)job->evaluation.ns;

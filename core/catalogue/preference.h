@@ -83,6 +83,12 @@ bool rp_objective_from_name(const char *name, RpObjective *objective);
 /* "none", "adapters", "copy", "precomputed" */
 const char *rp_reference_name(RpReference reference);
 bool rp_reference_from_name(const char *name, RpReference *reference);
+/* Whether it scores the batches of each step. */
+static inline bool
+rp_reference_is_scored(RpReference reference)
+{
+    return reference == RP_REFERENCE_ADAPTERS || reference == RP_REFERENCE_COPY;
+}
 
 /* Defaults of an objective; reference: %RP_REFERENCE_NONE. */
 RpPreference rp_preference_default(RpObjective objective);

@@ -27,6 +27,20 @@ find_remedy(gboolean host, RpBufferCategory category)
     return RP_REMEDY_NONE;
 }
 
+/* The copy of the weights that a reference has. */
+static guint64
+reference_bytes(const RpPlan *plan)
+{
+    guint64 bytes = 0;
+
+    for (guint l = 0; l < rp_plan_n_layers(plan); l++) {
+        const guint32 copy = rp_plan_layer(plan, l)->reference;
+
+        bytes += copy != RP_NONE ? rp_plan_buffer(plan, copy)->bytes : 0;
+    }
+    return bytes;
+}
+
 static gboolean
 check_arena(const RpPlan *plan, guint32 arena, guint64 limit, RpShortage *shortage)
 {
@@ -48,6 +62,13 @@ check_arena(const RpPlan *plan, guint32 arena, guint64 limit, RpShortage *shorta
         .largest_bytes = rp_plan_category_bytes(plan, arena, largest),
         .remedy = find_remedy(host, largest),
     };
+    const guint64 copy = host ? reference_bytes(plan) : 0;
+
+    if (copy > 0 && shortage->need_bytes - copy <= limit) { /* that is enough */
+        shortage->largest_bytes = copy;
+        shortage->largest = RP_BUFFER_PARAMETERS;
+        shortage->remedy = RP_REMEDY_PRECOMPUTED;
+    }
     return FALSE;
 }
 
@@ -95,8 +116,10 @@ rp_shortage_describe(const RpShortage *shortage)
                                shortage->arena, shortage->need_bytes, shortage->limit_bytes);
     return g_strdup_printf("%s: the plan needs %" G_GUINT64_FORMAT " bytes, %" G_GUINT64_FORMAT
                            " more than the %" G_GUINT64_FORMAT
-                           " there are; the largest part is %s with %" G_GUINT64_FORMAT " bytes",
+                           " there are; %s %s with %" G_GUINT64_FORMAT " bytes",
                            where, shortage->need_bytes,
                            shortage->need_bytes - shortage->limit_bytes, shortage->limit_bytes,
+                           shortage->remedy == RP_REMEDY_PRECOMPUTED ? "the reference has a copy of"
+                                                                     : "the largest part is",
                            rp_buffer_category_name(shortage->largest), shortage->largest_bytes);
 }

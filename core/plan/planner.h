@@ -279,7 +279,8 @@ typedef enum {
     RP_REMEDY_SMALLER_ROUND,
     RP_REMEDY_ONE_ROUND,
     RP_REMEDY_STASH_ON_HOST, /* as dispatched schedules do */
-    RP_REMEDY_FEWER_DEVICES
+    RP_REMEDY_FEWER_DEVICES,
+    RP_REMEDY_PRECOMPUTED /* the reference's log-probabilities, in place of a copy of the weights */
 } RpRemedy;
 
 /* An arena that does not fit. */

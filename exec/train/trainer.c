@@ -1,6 +1,5 @@
 #include "exec/train/trainer-private.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "core/verify/verify.h"
@@ -54,41 +53,6 @@ check_options(const RpTrainerOptions *options, GError **error)
         return FALSE;
     }
     return check_preference(options, error);
-}
-
-static void
-scale_head(RpLayer *head, double share)
-{
-    head->forward_ns = llround(share * (double)head->forward_ns);
-    head->forward_spread_ns = llround(share * (double)head->forward_spread_ns);
-    head->recompute_ns = llround(share * (double)head->recompute_ns);
-    head->recompute_spread_ns = llround(share * (double)head->recompute_spread_ns);
-    head->backward_ns = llround(share * (double)head->backward_ns);
-    head->backward_spread_ns = llround(share * (double)head->backward_spread_ns);
-}
-
-void
-rp_trainer_place_head(RpProfile *profile, gboolean dispatched, double targets, guint chunk)
-{
-    RpLayer *head = &profile->layers[profile->n_layers - 1];
-    const double share = rp_targets_share(targets);
-
-    for (guint c = 0; c < profile->n_cards; c++)
-        rp_trainer_place_head(profile->cards[c], dispatched, targets, chunk);
-    if (head->kind != RP_LAYER_HEAD)
-        return;
-    if (share < 1)
-        scale_head(head, share);
-    if (chunk > 0 && share * (double)rp_profile_micro_batch_tokens(profile) > chunk) {
-        head->backward_ns += head->forward_ns;
-        head->backward_spread_ns += head->forward_spread_ns;
-    }
-    if (dispatched)
-        return;
-    head->backward_ns += head->forward_ns;
-    head->backward_spread_ns += head->forward_spread_ns;
-    head->forward_ns = 0;
-    head->forward_spread_ns = 0;
 }
 
 gboolean

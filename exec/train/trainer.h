@@ -78,23 +78,6 @@ typedef struct {
 typedef struct _RpTrainer RpTrainer;
 
 /**
- * rp_trainer_place_head:
- * @dispatched: whether the head runs in a fused stage
- * @targets: share of the places that have a target; the head computes those alone
- * @chunk: of a preference, rows of the head's chunks (RpNetworkOptions.head_chunk): the logits of more are made twice;
- *   else 0
- *
- * Puts the head's time, which a profile has for places that all have a target, where the trainer runs it:
- *
- *   planned   [ F: blocks, head ]  ...  [ B: recompute, head, blocks ]
- *   run       [ F: blocks ]        ...  [ B: recompute, head forward and back, blocks ]
- *
- * In bound schedules the loss and its gradient are computed at once, when the head's stage goes backward.
- * RoundPipe runs the head in the fused stage, where both stand together anyway.
- */
-void rp_trainer_place_head(RpProfile *profile, gboolean dispatched, double targets, guint chunk);
-
-/**
  * rp_trainer_check_memory:
  * @device_bytes: limit of each device; 0 = none
  * @host_bytes: limit of the run; 0 = none

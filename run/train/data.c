@@ -739,3 +739,17 @@ rp_train_open_data(RpTrainJob *job, RpRunSpec *run, GError **error)
                    run->optimizer.warmup_steps, run->steps);
     return TRUE;
 }
+
+double
+rp_train_job_epochs(const RpTrainJob *job)
+{
+    const RpRunSpec *run = job->run;
+    /* without packing as many sequences as samples */
+    const double sequences =
+        (double)run->steps * (double)rp_train_job_step_tokens(job) / (double)run->sequence_length;
+    const guint64 left_out = job->batcher.drop_long ? job->summary.n_truncated_samples : 0;
+
+    return job->dataset == NULL ? 0
+                                : sequences * job->useful / job->useful_unpacked /
+                                      (double)MAX(1, job->summary.n_samples - left_out);
+}

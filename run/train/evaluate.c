@@ -10,6 +10,8 @@
 #include <gio/gio.h>
 #include <math.h>
 
+#include "exec/device/batch-feed.h"
+#include "sim/scored.h"
 #include "sim/simulate.h"
 
 /* Evaluations that are simulated; more of them take as long each as the last ones do. */
@@ -44,7 +46,7 @@ forward_profile(const RpTrainJob *job)
                              ? rp_profile_slowed(job->measured, run->slow, run->n_devices)
                              : rp_profile_copy(job->measured);
 
-    rp_trainer_place_head(profile, TRUE, job->targets, 0);
+    rp_place_head(profile, TRUE, rp_targets_share(job->targets), 0);
     return profile;
 }
 
@@ -62,37 +64,23 @@ simulate_forwards(const RpTrainJob *job, guint calls, RpPlan **plan, GError **er
                                                            : NULL;
 }
 
-/* The steady time of steps that are scored together: devices run empty before the scoring, before the first of the
- * steps, which waits for it, and behind the last.
- *
- *   devices   |score T, T+1|..|step T|step T+1|..|score T+2, T+3|..
- */
 gboolean
 rp_train_predict_scoring(RpTrainJob *job, GError **error)
 {
-    const RpMachine machine = rp_machine_from_profile(job->profile);
     g_autoptr(RpPlan) forwards_plan = NULL;
-    g_autoptr(RpPlan) plan = NULL;
-    const guint together = rp_train_steps_together(job);
+    RpSteady scored;
 
     if (!rp_train_scores(job))
         return TRUE;
-    g_autoptr(RpTrace) forwards = simulate_forwards(
-        job, together * MAX(1, job->request.options.calls), &forwards_plan, error);
-    if (forwards == NULL)
-        return FALSE;
-    plan =
-        rp_plan_make(job->profile, job->request.partition, &job->request.options, together, error);
-    g_autoptr(RpTrace) steps = plan != NULL ? rp_simulate(plan, &machine, error) : NULL;
-    if (steps == NULL)
-        return FALSE;
-    const double scored_ns = (double)rp_trace_end_ns(forwards) / together;
-    const double step_ns = (double)rp_trace_end_ns(steps) / together;
-    const gint64 more_ns = (gint64)(scored_ns + step_ns) - job->steady.iteration_ns;
+    g_autoptr(RpProfile) forwards = forward_profile(job);
 
-    job->steady.ratio =
-        (scored_ns * rp_report_bubble(forwards).ratio + step_ns * rp_report_bubble(steps).ratio) /
-        (scored_ns + step_ns);
+    if (!rp_simulate_scored(job->profile, forwards, job->request.partition, &job->request.options,
+                            &forwards_plan, &scored, error) ||
+        !rp_trainer_prove(forwards_plan, error))
+        return FALSE;
+    const gint64 more_ns = scored.iteration_ns - job->steady.iteration_ns;
+
+    job->steady.ratio = scored.ratio;
     job->steady.iteration_ns += more_ns;
     job->clipped.iteration_ns += job->clipped.iteration_ns > 0 ? more_ns : 0;
     job->least_ns += job->least_ns > 0 ? more_ns : 0;

@@ -14,11 +14,13 @@
 #include "core/profile/box.h"
 #include "exec/adapter/adapter.h"
 #include "exec/checkpoint/checkpoint.h"
+#include "exec/device/batch-feed.h"
 #include "exec/model/hf-config.h"
 #include "exec/quantise/quantise.h"
 #include "exec/system/memory-limit.h"
 #include "run/devices.h"
 #include "run/model.h"
+#include "sim/scored.h"
 #include "sim/simulate.h"
 
 /* ---- the frozen base of a run: in how many bits it is held, and the file where it is ---- */
@@ -668,51 +670,63 @@ rp_train_expected(const RpTrainJob *job, const RpTrainMeans *means)
     return expected;
 }
 
-/* Rows of the head's chunks, whose number decides whether a preference makes logits twice; else 0. */
-static guint
-find_chunk(const RpTrainJob *job)
+/* Divides the model, plans and simulates; once more with another reference if its copy of the weights does not fit. */
+static gboolean
+plan_steps(RpTrainJob *job, RpRunSpec *run, guint64 host_bytes, gboolean dry, GError **error)
 {
-    if (!rp_preference_is_used(&job->network.preference))
-        return 0;
-    g_autoptr(RpNetwork) network =
-        rp_network_new(job->weights, job->run->device_ops->kernels(), &job->network);
+    RpRunSpec requested = make_request(job, run->round);
+    g_autoptr(GError) problem = NULL;
 
-    return rp_network_options(network)->head_chunk;
+    requested.host_bytes = host_bytes;
+    if (!rp_request_resolve(&requested, job->profile, &job->request, error))
+        return FALSE;
+    job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);
+    if (job->trace == NULL)
+        return FALSE;
+    if (rp_trainer_check_memory(run->device_ops, job->plan, job->device_memory_bytes,
+                                run->host_memory_bytes, dry, &job->remedy, &problem))
+        return TRUE;
+    if (job->remedy != RP_REMEDY_PRECOMPUTED || run->reference_choice != RP_REFERENCE_NONE) {
+        g_propagate_error(error, g_steal_pointer(&problem));
+        return FALSE;
+    }
+    rp_train_take_reference(job, run, RP_REFERENCE_PRECOMPUTED,
+                            "a copy of the weights does not fit");
+    job->remedy = RP_REMEDY_NONE;
+    g_clear_pointer(&job->trace, rp_trace_free);
+    g_clear_pointer(&job->plan, rp_plan_free);
+    rp_request_clear(&job->request);
+    return plan_steps(job, run, host_bytes, dry, error);
 }
 
 /* Partition, plan, trace and their figures. */
 static gboolean
-predict(RpTrainJob *job, gboolean dry, GError **error)
+predict(RpTrainJob *job, RpRunSpec *run, const char *earlier_run, gboolean dry, GError **error)
 {
-    const RpRunSpec *run = job->run;
-    RpRunSpec requested = make_request(job, run->round);
+    guint64 host_bytes = run->host_memory_bytes;
     RpRequest steady;
 
     /* A dry run has the limit, too: it plans what would run here, unless for cards that are elsewhere. */
     g_auto(RpMemoryLimit) limit =
         run->card != NULL ? (RpMemoryLimit){0} : rp_memory_limit("", run->host_memory_bytes > 0);
 
-    if (limit.name != NULL && (requested.host_bytes == 0 || limit.bytes < requested.host_bytes))
-        requested.host_bytes = MAX(1, limit.bytes);
-    if (!rp_train_least(job, &requested.host_bytes, error))
+    if (limit.name != NULL && (host_bytes == 0 || limit.bytes < host_bytes))
+        host_bytes = MAX(1, limit.bytes);
+    if (!rp_train_least(job, &host_bytes, error))
         return FALSE;
     job->measured = rp_profile_copy(job->profile);
-    rp_trainer_place_head(job->profile, schedule_of(job)->dispatched, job->targets,
-                          find_chunk(job));
+    rp_place_head(job->profile, schedule_of(job)->dispatched, rp_targets_share(job->targets),
+                  rp_preference_is_used(&job->network.preference) ? job->profile->head_chunk : 0);
     if (run->slow != NULL) {
         g_autoptr(RpProfile) alike = job->profile;
 
         job->profile = rp_profile_slowed(alike, run->slow, run->n_devices);
         share_processors(job);
     }
-    if (!rp_request_resolve(&requested, job->profile, &job->request, error))
+    rp_train_choose_reference(job, run, earlier_run);
+    if (!plan_steps(job, run, host_bytes, dry, error) || !rp_trainer_prove(job->plan, error))
         return FALSE;
-    job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);
-    if (job->trace == NULL ||
-        !rp_trainer_check_memory(run->device_ops, job->plan, job->device_memory_bytes,
-                                 run->host_memory_bytes, dry, &job->remedy, error) ||
-        !rp_trainer_prove(job->plan, error))
-        return FALSE;
+    rp_train_keep_reference(job, run);
     job->steady = rp_report_steady(job->trace, job->request.window.first, job->request.window.end);
     consider_rounds(job);
     if (!predict_alone(job, error) || !predict_clipped(job, error))
@@ -758,5 +772,5 @@ rp_train_job_prepare(RpTrainJob *job, RpRunSpec *run, const char *earlier_run, g
         job->profile->gpu_memory_bytes = run->device_memory_bytes;
     job->profile->whole_card = FALSE; /* a plan may have it, whatever a file is of */
     job->device_memory_bytes = job->profile->gpu_memory_bytes;
-    return predict(job, dry, error) && rp_train_agree_plan(job, error);
+    return predict(job, run, earlier_run, dry, error) && rp_train_agree_plan(job, error);
 }

@@ -115,6 +115,8 @@ typedef struct {
     guint other_round; /* that would be faster by so much, or 0 */
     double other_gain;
     RpRemedy remedy; /* of a plan that does not fit */
+    const char
+        *reference_why; /* the reason for the reference of preferences; %NULL: there is none */
 } RpTrainJob;
 
 void rp_train_job_clear(RpTrainJob *job);
@@ -144,6 +146,9 @@ gboolean rp_train_is_first(const RpServers *servers);
 gboolean rp_train_job_prepare(RpTrainJob *job, RpRunSpec *run, const char *earlier_run,
                               gboolean dry, const RpRunEvents *events,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* How often the run sees each sample, as expected; 0: the data are not there. */
+double rp_train_job_epochs(const RpTrainJob *job);
 
 /* Tokens of a step if no sequence is padded. */
 guint64 rp_train_job_step_tokens(const RpTrainJob *job);

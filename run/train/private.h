@@ -86,6 +86,13 @@ gboolean rp_train_reference_hash(const RpTrainJob *job, guint64 *hash,
 /* Before a checkpoint is restored: precomputed log-probabilities are read, or made by the weights as they are now.
  * Errors: those of rp_trainer_score() and the data, G_IO_ERROR_CANCELLED */
 gboolean rp_train_loop_find_references(RpTrainLoop *loop, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Chooses the reference: the one that @earlier_run (nullable) has, so that its bits stay; else that which costs
+ * least. */
+void rp_train_choose_reference(RpTrainJob *job, RpRunSpec *run, const char *earlier_run);
+void rp_train_take_reference(RpTrainJob *job, RpRunSpec *run, RpReference reference,
+                             const char *why);
+/* Puts a choice among @run's keys: a run that continues finds it in its output. */
+void rp_train_keep_reference(const RpTrainJob *job, RpRunSpec *run);
 /* Whether batches are scored by the reference before each step. */
 gboolean rp_train_scores(const RpTrainJob *job);
 /* Steps whose batches are read, and scored, together; 1 where nothing is scored. */

@@ -18,11 +18,11 @@
 #include "core/base/quote.h"
 #include "exec/adapter/adapter.h"
 #include "run/model.h"
+#include "run/run-file.h"
+#include "sim/scored.h"
 
 #define MAGIC G_GUINT64_CONSTANT(0x6372656665727072) /* "rprefer" and "c" */
 #define VERSION 1
-/* Batches that are scored together: the pipeline runs empty before and behind them. */
-#define AT_ONCE 8
 
 typedef struct {
     guint64 magic, version, key, n_samples, hash;
@@ -205,7 +205,7 @@ options_for(const RpTrainJob *job, const RpDataset *dataset)
 
 typedef struct {
     RpBatcher *batcher;
-    RpTokenBatch *batches[AT_ONCE];
+    RpTokenBatch *batches[RP_SCORED_BATCHES];
     guint64 n_scored;
 } Scoring;
 
@@ -214,7 +214,7 @@ score_some(RpTrainLoop *loop, Scoring *scoring, float *references, gboolean *mor
 {
     guint n = 0;
 
-    for (*more = TRUE; n < AT_ONCE && *more;) {
+    for (*more = TRUE; n < RP_SCORED_BATCHES && *more;) {
         if (!rp_batcher_next(scoring->batcher, scoring->batches[n], error))
             return FALSE;
         *more = scoring->batches[n]->n_samples > 0;
@@ -239,7 +239,7 @@ score(RpTrainLoop *loop, const RpDataset *dataset, float *references, GError **e
     Scoring scoring = {.batcher = rp_batcher_new(dataset, &options, error)};
     gboolean more = TRUE, good = scoring.batcher != NULL;
 
-    for (guint i = 0; i < AT_ONCE; i++)
+    for (guint i = 0; i < RP_SCORED_BATCHES; i++)
         scoring.batches[i] = rp_token_batch_new(&options);
     while (good && more) {
         good = score_some(loop, &scoring, references, &more, error);
@@ -250,7 +250,7 @@ score(RpTrainLoop *loop, const RpDataset *dataset, float *references, GError **e
                            "the run was stopped while the reference was scored");
     }
     RP_RUN_TELL(job->events, progress, "scoring the reference", 0, 0);
-    for (guint i = 0; i < AT_ONCE; i++)
+    for (guint i = 0; i < RP_SCORED_BATCHES; i++)
         rp_token_batch_free(scoring.batches[i]);
     rp_batcher_free(scoring.batcher);
     return good;
@@ -294,15 +294,55 @@ rp_train_loop_find_references(RpTrainLoop *loop, GError **error)
 gboolean
 rp_train_scores(const RpTrainJob *job)
 {
-    const RpReference reference = job->run->preference.reference;
+    return rp_reference_is_scored(job->run->preference.reference);
+}
 
-    return reference == RP_REFERENCE_ADAPTERS || reference == RP_REFERENCE_COPY;
+void
+rp_train_take_reference(RpTrainJob *job, RpRunSpec *run, RpReference reference, const char *why)
+{
+    run->preference.reference = job->network.preference.reference = reference;
+    job->reference_why = why;
+}
+
+void
+rp_train_choose_reference(RpTrainJob *job, RpRunSpec *run, const char *earlier_run)
+{
+    g_autofree char *path =
+        earlier_run != NULL ? g_build_filename(earlier_run, "run.yaml", NULL) : NULL;
+    g_autoptr(RpRunSpec) earlier = path != NULL ? rp_run_file_load(path, NULL, NULL) : NULL;
+    const char *why;
+    /* epochs are whole, whatever a packing makes of them */
+    RpReference reference =
+        rp_run_choose_reference(run, run->epochs > 0 ? 1 : rp_train_job_epochs(job), &why);
+
+    if (reference == RP_REFERENCE_NONE)
+        return;
+    if (run->reference_choice == RP_REFERENCE_NONE && earlier != NULL &&
+        earlier->reference_choice != RP_REFERENCE_NONE) {
+        reference = (RpReference)earlier->reference_choice;
+        why = "as this run began";
+    }
+    rp_train_take_reference(job, run, reference, why);
+}
+
+void
+rp_train_keep_reference(const RpTrainJob *job, RpRunSpec *run)
+{
+    if (job->reference_why == NULL || run->reference_choice != RP_REFERENCE_NONE)
+        return;
+    g_autofree char *plain = run->resolved;
+    const char *key = "\nreference: auto\n", *found = strstr(plain, key);
+    const char *name = rp_reference_name(run->preference.reference);
+
+    run->resolved = found != NULL ? g_strdup_printf("%.*s\nreference: %s\n%s", (int)(found - plain),
+                                                    plain, name, found + strlen(key))
+                                  : g_strdup_printf("reference: %s\n%s", name, plain);
 }
 
 guint
 rp_train_steps_together(const RpTrainJob *job)
 {
-    return rp_train_scores(job) ? (guint)MAX(1, AT_ONCE / job->run->gradient_accumulation_steps)
+    return rp_train_scores(job) ? rp_scored_together((guint)job->run->gradient_accumulation_steps)
                                 : 1;
 }
 

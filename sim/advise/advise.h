@@ -8,6 +8,7 @@
 #include <glib.h>
 
 #include "core/catalogue/cost/cost-model.h"
+#include "core/catalogue/preference.h"
 #include "core/catalogue/server-network.h"
 #include "core/plan/planner.h"
 #include "core/profile/box.h"
@@ -78,8 +79,9 @@ typedef struct {
     RpStateFormat form;
     RpResidentChoice resident;
     RpSaveChoice save;
-    RpSavedChoice saved; /* set by the advisor */
-    gboolean quick;      /* the speed that it has at least is enough, not its last percent */
+    RpPreference preference; /* all places have a target; sft: none is learned */
+    RpSavedChoice saved;     /* set by the advisor */
+    gboolean quick;          /* the speed that it has at least is enough, not its last percent */
 } RpAdviseQuery;
 
 /* An arena, or what it would have to be. */
@@ -104,6 +106,7 @@ typedef struct {
     RpPlanOptions options;  /* full fidelity; round is definite */
     guint sequences;        /* of a micro-batch */
     RpSavedChoice saved;    /* by its forwards */
+    gboolean scored;        /* a reference scores the batches of each step */
     RpPartition *partition; /* %NULL: none was found, or the schedule refuses */
     RpAdviseBytes gpu;      /* the fullest device */
     RpAdviseBytes host;
@@ -150,9 +153,10 @@ typedef enum {
     RP_ADVISE_CHANGE_SEQUENCE = 1 << 6,
     RP_ADVISE_CHANGE_HOST_MEMORY = 1 << 7, /* in whole GiB */
     RP_ADVISE_CHANGE_GPU = 1 << 8,
-    RP_ADVISE_CHANGE_ADAPTERS = 1 << 9, /* trained in place of all weights; has other sizes, which
+    RP_ADVISE_CHANGE_ADAPTERS = 1 << 9,  /* trained in place of all weights; has other sizes, which
                                            the caller of rp_advise() knows */
-    RP_ADVISE_CHANGE_BASE = 1 << 10     /* the same; frozen weights in NF4 */
+    RP_ADVISE_CHANGE_BASE = 1 << 10,     /* the same; frozen weights in NF4 */
+    RP_ADVISE_CHANGE_REFERENCE = 1 << 11 /* scored before the first step, without a copy */
 } RpAdviseChange;
 
 /* Changes that together make a query fit, and of which none can be left out; planned, not

@@ -50,9 +50,23 @@ rp_advise_one_group(const RpPlanOptions *options)
     return group;
 }
 
-/* Time of an iteration. */
 gint64
-rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
+rp_advise_scoring_ns(const RpAdviseQuery *query, const RpProfile *profile,
+                     const RpPlanOptions *options)
+{
+    const double share = (double)rp_plan_whole_round(options) / rp_plan_group_gpus(options);
+    double ns = 0;
+
+    for (guint l = 0; l < profile->n_layers; l++)
+        ns += (double)profile->layers[l].forward_ns;
+    return rp_reference_is_scored(query->preference.reference) && !rp_profile_is_mixed(profile)
+               ? (gint64)(share * ns)
+               : 0;
+}
+
+/* Time of an iteration without scoring. */
+static gint64
+compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
 {
     RpPlanOptions options = *judge->options;
     const RpMachine machine = rp_machine_from_profile(judge->profile);
@@ -85,6 +99,15 @@ rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
                               : rp_trace_makespan_ns(trace);
 
     return (gint64)((double)ns * all / options.micro_batches);
+}
+
+gint64
+rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition)
+{
+    const gint64 ns = compute_ns(judge, partition);
+
+    return ns < G_MAXINT64 ? ns + rp_advise_scoring_ns(judge->query, judge->profile, judge->options)
+                           : ns;
 }
 
 typedef struct {
@@ -175,7 +198,10 @@ rp_advise_bound_ns(const RpAdviseQuery *query, const RpProfile *profile, const R
     RpDispatchedSearch search = search_of(query, slowed, run);
 
     search.options.round = query->round;
-    return rp_dispatched_bound_ns(&search);
+    const gint64 ns = rp_dispatched_bound_ns(&search);
+
+    return ns > 0 && ns < G_MAXINT64 ? ns + rp_advise_scoring_ns(query, profile, &run->options)
+                                     : ns;
 }
 
 gboolean

@@ -123,13 +123,17 @@ RpSteadyWindow rp_advise_window(const RpPartition *partition, const RpPlanOption
 /* Devices of one of the groups that share rounds: without transfers all of them run alike. */
 RpPlanOptions rp_advise_one_group(const RpPlanOptions *options);
 
-/* Time of an iteration in `compute` fidelity; G_MAXINT64 if it has no plan. */
+/* Time of an iteration in `compute` fidelity, with scoring by a reference; G_MAXINT64 if it has no plan. */
 gint64 rp_advise_compute_ns(const RpAdviseJudge *judge, const RpPartition *partition);
 
 /* Partitions that are found from @run's, which fits, with their times in `compute` fidelity as steps'.
  * Returns: (transfer full) (element-type RpAdviseRun) */
 GPtrArray *rp_advise_partitions(const RpAdviseQuery *query, const RpProfile *profile,
                                 const RpAdviseRun *run, guint max_candidates);
+
+/* Time that a group of GPUs scores the batches of a step at least; 0: there is no such reference. */
+gint64 rp_advise_scoring_ns(const RpAdviseQuery *query, const RpProfile *profile,
+                            const RpPlanOptions *options);
 
 /* A step that no partition of @run is shorter than, in @query's rounds or of any length, if only computing and copies
  * of what is saved take time; 0: unknown. */

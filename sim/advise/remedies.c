@@ -99,6 +99,18 @@ shrink_states(RpAdviseQuery *query)
     query->form.master = RP_MOMENTS_BF16;
 }
 
+static gboolean
+has_copy(const RpAdviseQuery *query)
+{
+    return query->preference.reference == RP_REFERENCE_COPY;
+}
+
+static void
+score_before(RpAdviseQuery *query)
+{
+    query->preference.reference = RP_REFERENCE_PRECOMPUTED;
+}
+
 /* One micro-batch a GPU. */
 static guint
 least_batch(const RpAdviseQuery *query)
@@ -130,6 +142,7 @@ static const struct {
     gboolean (*is_open)(const RpAdviseQuery *query); /* it does not have it already */
     void (*apply)(RpAdviseQuery *query);
 } options[] = {
+    {RP_ADVISE_CHANGE_REFERENCE, has_copy, score_before},
     {RP_ADVISE_CHANGE_ROUND, has_long_rounds, choose_round},
     {RP_ADVISE_CHANGE_MICRO_BATCH, has_micro_batches, take_single_sequences},
     {RP_ADVISE_CHANGE_LEAN, has_two_versions, keep_one_version},

@@ -5,6 +5,7 @@
 
 #include "core/catalogue/cost/cost-model.h"
 #include "core/profile/cards.h"
+#include "sim/scored.h"
 
 void
 rp_advise_run_free(RpAdviseRun *run)
@@ -70,6 +71,7 @@ make_profile(const RpAdviseQuery *query, guint sequences, GError **error)
     if (timed == NULL)
         return g_steal_pointer(&sized);
     rp_profile_take_sizes(timed, sized);
+    timed->head_chunk = sized->head_chunk;
     return g_steal_pointer(&timed);
 }
 
@@ -88,6 +90,9 @@ rp_advise_profile(const RpAdviseQuery *query, guint sequences, GError **error)
         rp_profile_take_box(profile, query->measured_box);
     if (profile != NULL)
         rp_profile_choose_saved(profile, &query->saved);
+    if (profile != NULL && rp_preference_is_used(&query->preference))
+        rp_place_head(profile, TRUE, 1,
+                      profile->head_chunk > 0 ? profile->head_chunk : RP_COST_MODEL_HEAD_CHUNK);
     if (profile != NULL && query->network != NULL) {
         profile->links.network_bytes_per_s = rp_server_network_bytes_per_s(query->network);
         profile->links.network_latency_ns = llround(query->network->latency_us * 1e3);
@@ -114,6 +119,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
 
     run->sequences = sequences;
     run->saved = query->saved;
+    run->scored = rp_reference_is_scored(query->preference.reference);
     run->options = (RpPlanOptions){
         .schedule = schedule,
         .gpus = query->gpus,
@@ -125,6 +131,7 @@ rp_advise_run_new(const RpAdviseQuery *query, const RpScheduleOps *schedule, gui
         .servers = query->servers,
         .early_steps = RP_EARLY_AUTO,
         .form = query->form,
+        .reference_copy = query->preference.reference == RP_REFERENCE_COPY,
         .resident_limit = resident_limit(query),
         .dispatch = query->cards != NULL && rp_schedule_is_rotated(schedule) ? RP_DISPATCH_FREE
                                                                              : RP_DISPATCH_ROTATION,

@@ -5,6 +5,7 @@
 #include "core/profile/cards.h"
 #include "core/trace/report.h"
 #include "sim/plan-bound.h"
+#include "sim/scored.h"
 #include "sim/simulate.h"
 #include "sim/steady-window.h"
 
@@ -232,6 +233,27 @@ set_figures(const RpProfile *profile, RpAdviseRun *run, guint micro_batches, con
     run->simulated = TRUE;
 }
 
+/* Adds to @run's step, of which @micro_batches are simulated, the scoring by its reference. */
+static gboolean
+add_scoring(const RpProfile *profile, guint micro_batches, RpAdviseRun *run, GError **error)
+{
+    RpPlanOptions options = run->options;
+    RpSteady scored;
+
+    if (!run->scored)
+        return TRUE;
+    options.micro_batches = micro_batches;
+    if (!options.schedule->dispatched)
+        options.round = micro_batches;
+    if (!rp_simulate_scored(profile, profile, run->partition, &options, NULL, &scored, error))
+        return FALSE;
+    run->step_ns =
+        (gint64)((double)scored.iteration_ns * run->options.micro_batches / micro_batches);
+    run->bubble_ratio = scored.ratio;
+    run->tokens_per_s = rp_advise_tokens_per_s(profile, run, run->step_ns);
+    return TRUE;
+}
+
 /* An iteration in the window of rp_advise_window() behind @warm_up others. */
 static gboolean
 simulate_after(const RpProfile *profile, guint warm_up, RpAdviseRun *run, gboolean *lags,
@@ -253,6 +275,8 @@ simulate_after(const RpProfile *profile, guint warm_up, RpAdviseRun *run, gboole
                                              warm_up, &half, &half_busy, &half_lags, error)))
         return FALSE;
     set_figures(profile, run, micro_batches, &steady, half_micro_batches, &half);
+    if (!add_scoring(profile, micro_batches, run, error))
+        return FALSE;
     run->waits = find_waits(&steady, &busy, options->async);
     run->optimizer_ns = busy.optimizer_ns;
     run->network_ns = busy.network_ns;

@@ -720,39 +720,6 @@ RP_TEST(counts_the_copy_of_a_reference)
     assert_true(bytes[1] - bytes[0] < 4 * elements + 4 * 2048); /* layers are aligned */
 }
 
-/* 72 tokens a micro-batch, of which half have a target. */
-RP_TEST(times_logits_that_are_made_twice)
-{
-    static const struct {
-        guint chunk;
-        gboolean dispatched;
-        gint64 backward_ns; /* of half the places, 500 forward and 1000 backward */
-    } rows[] = {{0, TRUE, 1000}, {36, TRUE, 1000}, {35, TRUE, 1500}, {35, FALSE, 2000}};
-    const Fixture *f = *state;
-    const RpNetworkOptions options = {.dtype = RP_DTYPE_FP32,
-                                      .sequences = option(f, "sequences"),
-                                      .tokens = option(f, "tokens"),
-                                      .packed_tokens = 8};
-    Case c;
-
-    load_case(&c, f, "dpo");
-    RpNetwork *network = rp_network_new(c.weights, RP_TEST_DEVICES()->kernels(), &options);
-
-    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
-        RpProfile *profile = rp_network_profile(network);
-        RpLayer *head = &profile->layers[profile->n_layers - 1];
-
-        head->forward_ns = 1000;
-        head->backward_ns = 2000;
-        rp_trainer_place_head(profile, rows[i].dispatched, 0.5, rows[i].chunk);
-        assert_int_equal(head->backward_ns, rows[i].backward_ns);
-        assert_int_equal(head->forward_ns, rows[i].dispatched ? 500 : 0);
-        rp_profile_free(profile);
-    }
-    rp_network_free(network);
-    end_case(&c);
-}
-
 /* One line, before memory is taken. */
 RP_TEST(refuses_a_reference_that_is_not_there)
 {

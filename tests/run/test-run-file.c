@@ -436,3 +436,36 @@ RP_TEST(takes_every_schedule_that_is_trained_and_no_other)
 }
 
 RP_TEST_STATE(Fixture, rp_test_no_state, teardown)
+
+/* Adapters if they can be switched off; else samples are scored once, and a copy where steps see fewer than all. */
+RP_TEST(chooses_the_reference_that_costs_least)
+{
+    static const struct {
+        const char *keys;
+        double epochs;
+        RpReference reference;
+        const char *why;
+    } rows[] = {
+        {"", 0.5, RP_REFERENCE_NONE, "none"},
+        {"objective: orpo\n", 0.5, RP_REFERENCE_NONE, "none"},
+        {"objective: dpo\n", 0, RP_REFERENCE_PRECOMPUTED, "once"},
+        {"objective: dpo\n", 0.99, RP_REFERENCE_COPY, "a part of the samples"},
+        {"objective: ipo\n", 1, RP_REFERENCE_PRECOMPUTED, "once"},
+        {"objective: kto\n", 3, RP_REFERENCE_PRECOMPUTED, "once"},
+        {"objective: dpo\nreference: copy\n", 3, RP_REFERENCE_COPY, "given"},
+        {"objective: dpo\nreference: auto\n", 0.5, RP_REFERENCE_COPY, "a part of the samples"},
+        {"objective: dpo\nlora: {rank: 2}\n", 0.5, RP_REFERENCE_ADAPTERS, "adapters off"},
+        {"objective: dpo\nlora: {rank: 2, save: norm}\n", 3, RP_REFERENCE_PRECOMPUTED, "once"},
+        {"objective: dpo\nlora: {start: run}\n", 0.5, RP_REFERENCE_COPY, "a part of the samples"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autofree char *text = g_strconcat(LEAST, rows[i].keys, NULL);
+        const RpRunSpec *run = parse(*state, text, NULL);
+        const char *why;
+
+        rp_assert_no_error(((Fixture *)*state)->error);
+        assert_int_equal(rp_run_choose_reference(run, rows[i].epochs, &why), rows[i].reference);
+        assert_non_null(strstr(why, rows[i].why));
+    }
+}
