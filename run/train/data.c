@@ -745,8 +745,8 @@ rp_train_job_epochs(const RpTrainJob *job)
 {
     const RpRunSpec *run = job->run;
     /* without packing as many sequences as samples */
-    const double sequences =
-        (double)run->steps * (double)rp_train_job_step_tokens(job) / (double)run->sequence_length;
+    const double sequences = (double)run->steps * (double)run->gradient_accumulation_steps *
+                             (double)run->micro_batches * (double)run->micro_batch_size;
     const guint64 left_out = job->batcher.drop_long ? job->summary.n_truncated_samples : 0;
 
     return job->dataset == NULL ? 0
