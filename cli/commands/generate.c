@@ -10,6 +10,7 @@
 #include "core/base/quote.h"
 #include "exec/data/dataset.h"
 #include "run/devices.h"
+#include "run/predict-answers.h"
 #include "run/serve/service.h"
 #include "run/train/train.h"
 #include "run/trained.h"
@@ -281,6 +282,55 @@ answer_all(Generation *generation, const RpArgs *args, GError **error)
            answer_by(generation, generators, &sampling, error);
 }
 
+/* ---- its prediction ---- */
+
+/* @done: answers have their lengths; else they become as long as is expected, or as they may */
+static gboolean
+predict(const Generation *generation, const RpArgs *args, const RpGpu *gpu, guint devices,
+        gboolean done, RpAnswersPrediction *predicted, GError **error)
+{
+    const guint n = generation->prompts->len;
+    g_autofree RpDecodeLengths *lengths = g_new(RpDecodeLengths, n);
+    const RpAnswersQuestion question = {.config = &generation->model.config,
+                                        .gpu = gpu,
+                                        .devices = devices,
+                                        .slots = (guint)args->batch,
+                                        .samples = args->temperature > 0,
+                                        .lengths = lengths,
+                                        .n = n};
+
+    for (guint i = 0; i < n; i++) {
+        const Prompt *prompt = nth(generation, i);
+
+        lengths[i] =
+            (RpDecodeLengths){prompt->n_prompt, done                     ? prompt->n_answer
+                                                : prompt->n_expected > 0 ? prompt->n_expected
+                                                                         : generation->new_tokens};
+    }
+    return rp_run_predict_answers(&question, predicted, error);
+}
+
+/* The rate, and on a card of the catalogue the predicted one. */
+static void
+report_rate(RpReport *report, const Generation *generation, const RpArgs *args)
+{
+    const RpTrained *model = &generation->model;
+    const gboolean host = strcmp(model->probe->ops->name, "host") == 0;
+    g_autoptr(RpGpu) gpu = host ? NULL : rp_run_find_gpu(NULL, NULL);
+    RpAnswersPrediction predicted;
+    double tokens = 0;
+
+    for (guint i = 0; i < generation->prompts->len; i++)
+        tokens += nth(generation, i)->n_answer;
+    const double rate = tokens / MAX(generation->seconds, 1e-6);
+
+    rp_report_rate(report, "tokens_per_s", rate, NULL);
+    if (gpu == NULL || !predict(generation, args, gpu, model->n_probes, TRUE, &predicted, NULL))
+        return;
+    rp_report_say(report, "measured %.0f tokens/s, predicted %.0f", rate, predicted.tokens_per_s);
+    rp_report_rate(report, "predicted_tokens_per_s", predicted.tokens_per_s, NULL);
+}
+
 static void
 write_ids(RpJsonWriter *json, const char *key, const gint32 *ids, guint n)
 {
@@ -326,6 +376,7 @@ report_answers(RpReport *report, const Generation *generation, const RpArgs *arg
     else
         rp_report_say(report, "%u prompts answered; no answer was known before (%.1f s)", n,
                       generation->seconds);
+    report_rate(report, generation, args);
     if (strcmp(args->output, "-") != 0)
         rp_report_say(report, "answers: %s", args->output);
 }
@@ -363,6 +414,44 @@ answer_prompts(const RpArgs *args, const char *word, RpReport *report, GError **
         !write_answers(&generation, args->output, error))
         return FALSE;
     report_answers(report, &generation, args);
+    return TRUE;
+}
+
+/* The same without answers, devices and weights. */
+static gboolean
+predict_prompts(const RpArgs *args, const char *word, RpReport *report, GError **error)
+{
+    g_auto(Generation) generation = {.prompts = g_array_new(FALSE, TRUE, sizeof(Prompt))};
+    const char *devices = args->run.devices != NULL ? args->run.devices : "cuda:1";
+    g_autoptr(RpGpu) gpu = rp_run_find_gpu(args->box.gpu, error);
+    RpAnswersPrediction predicted;
+    const RpDeviceOps *unused;
+    guint n;
+
+    g_array_set_clear_func(generation.prompts, prompt_clear);
+    if (gpu == NULL)
+        return FALSE;
+    if (!rp_run_predicted_devices(devices, &unused, &n, error)) {
+        g_prefix_error(error, "--devices: ");
+        return FALSE;
+    }
+    if (!rp_trained_find(&generation.model, word, args->adapter, error) ||
+        !read_prompts(&generation, args->prompts, error) ||
+        !choose_length(&generation, args, error) ||
+        !predict(&generation, args, gpu, n, FALSE, &predicted, error))
+        return FALSE;
+    rp_report_say(
+        report, "predicted %.0f tokens/s on %u x %s: %u prompts, answers of %u tokens at most",
+        predicted.tokens_per_s, n, gpu->title, generation.prompts->len, generation.new_tokens);
+    rp_report_rate(report, "predicted_tokens_per_s", predicted.tokens_per_s, NULL);
+    rp_report_real(report, "seconds", predicted.decode.seconds, 6, "seconds");
+    rp_report_real(report, "prefill_seconds", predicted.decode.prefill_seconds, 6, "of prompts");
+    rp_report_real(report, "step_ms", predicted.decode.step_ms, 6, "step, ms");
+    rp_report_count(report, "at_once", predicted.at_once, "at once");
+    rp_report_bytes(report, "weight_bytes", predicted.sizes.weight_bytes, "weights");
+    rp_report_bytes(report, "workspace_bytes", predicted.sizes.workspace_bytes, "workspace");
+    rp_report_bytes(report, "cache_bytes", predicted.cache_bytes, "caches");
+    rp_report_bytes(report, "gpu_memory_bytes", predicted.memory_bytes, "GPU memory");
     return TRUE;
 }
 
@@ -648,6 +737,12 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 
     if (!check_sampling(args, error) || !check_serve(args, prompt, error))
         return FALSE;
+    if (args->dry_run && args->prompts != NULL && prompt == NULL && !args->chat)
+        return predict_prompts(args, words[0], report, error);
+    if (args->dry_run || args->box.gpu != NULL)
+        return rp_cli_refuse(error, "--%s beside it",
+                             args->dry_run ? "dry-run: expected --prompts alone"
+                                           : "gpu: expected --dry-run");
     if (args->serve != NULL)
         return serve(args, words[0], report, error);
     if (args->system != NULL && !args->chat)
@@ -679,6 +774,8 @@ static const RpUse uses[] = {
      "N"},
     {"serve bind token-file requests"},
     {"sequence", "--serve: tokens of a prompt and its answer, at most (default: 4096)", "T"},
+    {"dry-run", "--prompts: predict tokens/s and memory, and answer nothing"},
+    {"gpu", "--dry-run: a card's name, see `roundpipe gpus`, or its FILE.json (default: this one)"},
     {"output", "where answers to --prompts go, a line of JSON each; - prints them", "FILE.jsonl"},
     {0},
 };

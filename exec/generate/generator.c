@@ -253,9 +253,8 @@ most_places_bytes(const RpGenerator *generator)
 
 /* Calls' shapes: slots, and tokens at most of those that begin. */
 static void
-choose_shapes(RpGenerator *generator)
+choose_shapes(RpGenerator *generator, gboolean host)
 {
-    const gboolean host = strcmp(generator->probe->ops->name, "host") == 0;
     RpGeneratorOptions *options = &generator->options;
 
     if (options->slots == 0)
@@ -269,14 +268,42 @@ choose_shapes(RpGenerator *generator)
     generator->most_blocks = (options->tokens + RP_CACHE_BLOCK - 1) / RP_CACHE_BLOCK;
 }
 
+/* Sizes of what is resolved by choose_shapes(). */
+static RpGeneratorSizes
+find_sizes(RpGenerator *generator)
+{
+    const guint slots = generator->options.slots;
+    const RpNetwork *begin = shape_of(generator, generator->begin_tokens, 0)->network;
+    const RpNetwork *step = shape_of(generator, 0, slots)->network;
+
+    return (RpGeneratorSizes){
+        .slots = slots,
+        .begin_tokens = generator->begin_tokens,
+        .blocks_each = generator->most_blocks,
+        .weight_bytes = rp_network_weight_bytes(step, (RpInterval){0, rp_network_n_layers(step)}),
+        .workspace_bytes = MAX(workspace_bytes(begin), workspace_bytes(step)),
+        .state_bytes = rp_network_cache_bytes(begin, 0, slots + 1),
+        .block_bytes = MAX(rp_network_cache_bytes(begin, 1, 0), 1),
+    };
+}
+
+guint
+rp_generator_fit_blocks(const RpGeneratorSizes *sizes, guint64 left)
+{
+    const guint64 fit =
+        left > sizes->state_bytes ? (left - sizes->state_bytes) / sizes->block_bytes : 0;
+
+    return (guint)MIN(MIN((guint64)sizes->slots * sizes->blocks_each, fit),
+                      G_MAXINT32 / RP_CACHE_BLOCK - 1);
+}
+
 /* Takes what calls need beside weights and cache. */
 static gboolean
 take_workspace(RpGenerator *generator, GError **error)
 {
     RpProbe *probe = generator->probe;
     const Shape *begin = shape_of(generator, generator->begin_tokens, 0);
-    const Shape *step = shape_of(generator, 0, generator->options.slots);
-    const guint64 bytes = MAX(workspace_bytes(begin->network), workspace_bytes(step->network));
+    const guint64 bytes = find_sizes(generator).workspace_bytes;
     const guint64 left = bytes_left(begin->network, probe);
 
     if (bytes >= left)
@@ -300,17 +327,15 @@ take_cache(RpGenerator *generator, GError **error)
     RpProbe *probe = generator->probe;
     const RpGeneratorOptions *options = &generator->options;
     const RpNetwork *network = shape_of(generator, generator->begin_tokens, 0)->network;
+    const RpGeneratorSizes sizes = find_sizes(generator);
     const guint64 left = bytes_left(network, probe);
-    const guint64 states = rp_network_cache_bytes(network, 0, options->slots + 1);
-    const guint64 block = MAX(rp_network_cache_bytes(network, 1, 0), 1);
-    const guint64 most =
-        options->blocks > 0 ? options->blocks : (guint64)options->slots * generator->most_blocks;
-    const guint64 fit = left > states ? (left - states) / block : 0;
+    const guint fit = rp_generator_fit_blocks(&sizes, left);
 
-    generator->blocks = (guint)MIN(MIN(most, fit), G_MAXINT32 / RP_CACHE_BLOCK - 1) + 1;
+    generator->blocks = (options->blocks > 0 ? MIN(options->blocks, fit) : fit) + 1;
     if (generator->blocks <= generator->most_blocks)
         return refuse_memory(probe, "the caches of a sequence",
-                             states + (generator->most_blocks + 1) * block, left, error);
+                             sizes.state_bytes + (generator->most_blocks + 1) * sizes.block_bytes,
+                             left, error);
     generator->cache = probe->ops->take(
         probe, rp_network_cache_bytes(network, generator->blocks, options->slots + 1), error);
     return generator->cache != NULL;
@@ -325,25 +350,49 @@ shape_free(gpointer data)
     g_free(shape);
 }
 
+/* One without a device. */
+static RpGenerator *
+generator_of(const RpModel *config, const RpWeights *weights, RpDtype dtype,
+             const RpKernels *kernels, gboolean host, const RpGeneratorOptions *options)
+{
+    RpGenerator *generator = g_new0(RpGenerator, 1);
+
+    generator->config = *config;
+    generator->options = *options;
+    generator->kernels = kernels;
+    generator->network = (RpNetworkOptions){
+        .dtype = dtype, .cache_tokens = options->tokens, .attention = RP_ATTENTION_BUILTIN};
+    generator->weights = rp_weights_copy(weights);
+    generator->shapes = g_hash_table_new_full(NULL, NULL, NULL, shape_free);
+    rp_weights_store_base(generator->weights, dtype);
+    choose_shapes(generator, host);
+    return generator;
+}
+
+RpGeneratorSizes
+rp_generator_sizes(const RpModel *config, const RpWeights *weights, RpDtype dtype,
+                   const RpKernels *kernels, const RpGeneratorOptions *options)
+{
+    g_autoptr(RpGenerator) generator =
+        generator_of(config, weights, dtype, kernels, FALSE, options);
+    RpGeneratorSizes sizes = find_sizes(generator);
+    const RpNetwork *begin = shape_of(generator, generator->begin_tokens, 0)->network;
+
+    sizes.workspace_bytes += most_places_bytes(generator) + rp_network_constant_bytes(begin);
+    return sizes;
+}
+
 RpGenerator *
 rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
                  RpProbe *probe, const RpGeneratorOptions *options, GError **error)
 {
     g_return_val_if_fail(options->tokens > 0 && options->slots <= RP_GENERATOR_MAX_SLOTS, NULL);
 
-    g_autoptr(RpGenerator) generator = g_new0(RpGenerator, 1);
+    g_autoptr(RpGenerator) generator =
+        generator_of(config, weights, rp_weights_dtype(weights), kernels,
+                     strcmp(probe->ops->name, "host") == 0, options);
 
-    generator->config = *config;
-    generator->options = *options;
-    generator->kernels = kernels;
     generator->probe = probe;
-    generator->network = (RpNetworkOptions){.dtype = rp_weights_dtype(weights),
-                                            .cache_tokens = options->tokens,
-                                            .attention = RP_ATTENTION_BUILTIN};
-    generator->weights = rp_weights_copy(weights);
-    generator->shapes = g_hash_table_new_full(NULL, NULL, NULL, shape_free);
-    rp_weights_store_base(generator->weights, generator->network.dtype);
-    choose_shapes(generator);
     generator->parameters = load_weights(shape_of(generator, 0, generator->options.slots)->network,
                                          weights, probe, error);
     if (generator->parameters == NULL || !take_workspace(generator, error) ||
@@ -375,7 +424,8 @@ rp_generator_free(RpGenerator *generator)
 
     forget_calls(generator);
     for (guint i = 0; i < G_N_ELEMENTS(taken); i++)
-        generator->probe->ops->give(generator->probe, taken[i]);
+        if (taken[i] != NULL)
+            generator->probe->ops->give(generator->probe, taken[i]);
     g_free(generator->host_places);
     g_free(generator->ids);
     g_hash_table_unref(generator->shapes);

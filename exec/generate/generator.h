@@ -109,6 +109,29 @@ RpGenerator *rp_generator_new(const RpModel *config, const RpWeights *weights,
 void rp_generator_free(RpGenerator *generator);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGenerator, rp_generator_free)
 
+/* Memory of a generator. */
+typedef struct {
+    guint slots;        /* resolved */
+    guint begin_tokens; /* of prompts that are computed in one call, at most */
+    guint blocks_each;  /* of the longest sequence */
+    guint64 weight_bytes;
+    guint64 workspace_bytes; /* and arrays of calls */
+    guint64 state_bytes;     /* of slots, of which one is for rows that pad */
+    guint64 block_bytes;
+} RpGeneratorSizes;
+
+/**
+ * rp_generator_sizes:
+ * @weights: need not be bound
+ *
+ * The memory that a generator would take on a GPU, which need not be there.
+ */
+RpGeneratorSizes rp_generator_sizes(const RpModel *config, const RpWeights *weights, RpDtype dtype,
+                                    const RpKernels *kernels, const RpGeneratorOptions *options);
+
+/* The most blocks that fit into @left bytes beside states, or that all slots can need, without the first, which pads. */
+guint rp_generator_fit_blocks(const RpGeneratorSizes *sizes, guint64 left);
+
 /* Number of answers that it works on at once. */
 guint rp_generator_slots(const RpGenerator *generator);
 

@@ -10,11 +10,14 @@
  * 2,048 tokens; its backward computes seven products, of which five are counted. Matmuls of experts:
  * the mean of forward and input gradient of three models. */
 #define H200_PROCESSORS (132 * 1.98e9)
+#define H200_PEAK 989.5e12
 #define H200_INSTRUCTIONS 636e12
 #define H200_ATTENTION 286e12
 #define H200_ATTENTION_BACKWARD 221e12
 #define H200_GROUPED 384e12
 #define BACKWARD_PRODUCTS (7.0 / 5)
+/* Matmuls of few rows reach this with 256 answers at once. */
+#define H200_FEW_ROWS 146e12
 
 /* Share of the link's speed that a hop reaches; see rp_cost_model_hop_ns() */
 #define HOP_EFFICIENCY 0.84
@@ -98,6 +101,8 @@ scaled_rates(const RpGpu *gpu, double instructions, RpCostEstimate estimate)
             fmin(matmul, scale(H200_GROUPED, H200_INSTRUCTIONS, instructions, of_h200, estimate)),
         .grouped_weights =
             fmin(weights, scale(H200_GROUPED, H200_INSTRUCTIONS, wide, of_h200, estimate)),
+        .few_rows =
+            fmin(matmul, scale(H200_FEW_ROWS, H200_INSTRUCTIONS, instructions, of_h200, estimate)),
         .attention = scale(H200_ATTENTION, H200_INSTRUCTIONS, wide, of_h200, estimate),
         .attention_backward = scale(H200_ATTENTION_BACKWARD, H200_INSTRUCTIONS / BACKWARD_PRODUCTS,
                                     wide / BACKWARD_PRODUCTS, of_h200, estimate),
@@ -120,6 +125,7 @@ fitted_rates(const RpGpu *gpu, double instructions, gboolean wide_weights, gbool
         .fp8 = gpu->fp8_tflops * 1e12 * FP8_EFFICIENCY * (fast_fp8 ? FAST_FP8 : 1),
         .grouped = matmul * gpu->grouped_efficiency,
         .grouped_weights = weights * gpu->grouped_efficiency,
+        .few_rows = fmin(matmul, wide * H200_FEW_ROWS / H200_PEAK),
         .attention = wide * gpu->attention_efficiency,
         .attention_backward = wide * gpu->attention_backward_efficiency,
         .bandwidth = gpu->memory_gb_per_s * 1e9 * gpu->memory_efficiency,

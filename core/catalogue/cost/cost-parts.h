@@ -25,6 +25,7 @@ typedef struct {
     double fp8;                /* the same of fp8 matmuls; 0: the card has none */
     double grouped;            /* FLOP/s of matmuls of all experts in one, in whole tiles */
     double grouped_weights;    /* the same of their weights' gradients */
+    double few_rows;           /* FLOP/s of matmuls whose rows do not depend on each other */
     double attention;          /* FLOP/s, forward */
     double attention_backward; /* FLOP/s, five products counted */
     double rule;               /* FLOP/s of the delta rule */
@@ -34,6 +35,11 @@ typedef struct {
     double
         cached_bytes; /* bytes that one kernel writes and the next reads from the cache; 0: none */
 } RpCostRates;
+
+/* Decoding on an H200 (docs/cost-model.md): a kernel in a recorded call takes so long beside its bytes and FLOP, from one
+ * answer alone; sampling so long for each word of the vocabulary, from one sampled answer. */
+#define RP_COST_KERNEL_NS 3600.0
+#define RP_COST_SAMPLED_NS 9.9
 
 /**
  * rp_cost_rates:
