@@ -683,10 +683,17 @@ plan_steps(RpTrainJob *job, RpRunSpec *run, guint64 host_bytes, gboolean dry, GE
     job->trace = rp_request_simulate(&job->request, job->profile, &job->plan, error);
     if (job->trace == NULL)
         return FALSE;
-    if (rp_trainer_check_memory(run->device_ops, job->plan, job->device_memory_bytes,
-                                run->host_memory_bytes, dry, &job->remedy, &problem))
+    const gboolean chosen = run->reference_choice == RP_REFERENCE_NONE &&
+                            run->preference.reference == RP_REFERENCE_COPY;
+    guint64 fits = 1 + rp_trainer_check_memory(run->device_ops, job->plan, job->device_memory_bytes,
+                                               run->host_memory_bytes, dry, &job->remedy, &problem);
+
+    /* servers have the same reference: that which fits all of them */
+    if (chosen && !rp_train_least(job, &fits, error))
+        return FALSE;
+    if (fits > 1)
         return TRUE;
-    if (job->remedy != RP_REMEDY_PRECOMPUTED || run->reference_choice != RP_REFERENCE_NONE) {
+    if (!chosen) {
         g_propagate_error(error, g_steal_pointer(&problem));
         return FALSE;
     }
