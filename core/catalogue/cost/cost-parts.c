@@ -17,7 +17,7 @@
 #define H200_GROUPED 384e12
 #define BACKWARD_PRODUCTS (7.0 / 5)
 /* Matmuls of few rows reach this with 256 answers at once. */
-#define H200_FEW_ROWS 146e12
+#define H200_FEW_ROWS 195e12
 
 /* Share of the link's speed that a hop reaches; see rp_cost_model_hop_ns() */
 #define HOP_EFFICIENCY 0.84
