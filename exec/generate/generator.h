@@ -92,6 +92,9 @@ typedef struct {
         blocks; /* of the cache, of RP_CACHE_BLOCK tokens: at most; 0: as many as are needed, or fit */
     gint32 ends[RP_GENERATOR_MAX_ENDS];
     guint n_ends;
+    guint64 memory_bytes; /* limit of the device; 0: what it has left */
+    /* (nullable): another of the same weights, on another device of a kind: they share their copy on the host */
+    const RpGenerator *beside;
 } RpGeneratorOptions;
 
 /**
@@ -99,6 +102,10 @@ typedef struct {
  * @weights: bound; borrowed until this returns
  * @kernels: of @probe's backend
  * @probe: the device; borrowed
+ *
+ * If the weights, the workspace and the cache of one sequence do not fit into the device's memory, the cache gets what
+ * all slots can need, and as many layers are resident as fit beside it and two buffers. The others stay in memory of
+ * the host; each call copies them, one after the other.
  *
  * Errors: %RP_GENERATE_ERROR_MEMORY; the backend's own
  */
@@ -111,6 +118,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGenerator, rp_generator_free)
 
 /* Number of answers that it works on at once. */
 guint rp_generator_slots(const RpGenerator *generator);
+/* Number of layers that each call copies to the device, as they are not resident; @n_layers: (out): of all. */
+guint rp_generator_streamed(const RpGenerator *generator, guint *n_layers);
 
 /**
  * rp_generator_serve:
