@@ -38,6 +38,16 @@ check_sampling(const RpArgs *args, GError **error)
     return TRUE;
 }
 
+static void
+note_streamed(guint streamed, guint n_layers)
+{
+    if (streamed > 0)
+        rp_cli_note("note",
+                    "%u of %u layers do not fit into the device's memory: they are copied there "
+                    "for every token",
+                    streamed, n_layers);
+}
+
 /* ---- a file of prompts: answers to it, and how many of them are those expected ---- */
 
 /* Number of tokens of answers to prompts that come with none. */
@@ -253,7 +263,9 @@ open_generators(const RpTrained *model, const RpArgs *args, guint n, guint token
 {
     const guint share = (n + model->n_probes - 1) / model->n_probes;
     const guint most = args->batch > 0 ? (guint)args->batch : RP_GENERATOR_MAX_SLOTS;
-    RpGeneratorOptions options = {.slots = MIN(share, most), .tokens = tokens};
+    RpGeneratorOptions options = {
+        .slots = MIN(share, most), .tokens = tokens, .memory_bytes = args->run.device_memory_bytes};
+    guint streamed = 0, n_layers = 0;
 
     if (!rp_trained_ends(model, &options, error))
         return FALSE;
@@ -264,7 +276,10 @@ open_generators(const RpTrained *model, const RpArgs *args, guint n, guint token
         if (generator == NULL)
             return FALSE;
         g_ptr_array_add(generators, generator);
+        streamed = MAX(streamed, rp_generator_streamed(generator, &n_layers));
+        options.beside = generator;
     }
+    note_streamed(streamed, n_layers);
     return TRUE;
 }
 
@@ -400,7 +415,7 @@ converse(RpTalk *talk, const RpArgs *args, GError **error)
     const gboolean terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     g_autofree char *line = NULL;
     size_t space = 0;
-    RpTalkAnswer unused;
+    RpTalkAnswer answer = {.text = NULL};
     gboolean good = TRUE;
 
     while (good) {
@@ -412,7 +427,13 @@ converse(RpTalk *talk, const RpArgs *args, GError **error)
             break;
         if (length > 0 && line[length - 1] == '\n')
             line[length - 1] = '\0';
-        good = *line == '\0' || ask(talk, args, line, TRUE, &unused, error);
+        if (*line == '\0')
+            continue;
+        const gboolean first = answer.text == NULL;
+
+        good = ask(talk, args, line, TRUE, &answer, error);
+        if (good && first)
+            note_streamed(answer.streamed, answer.layers);
     }
     free(g_steal_pointer(&line));
     return good;
@@ -428,6 +449,7 @@ answer_text(const RpArgs *args, const char *word, const char *prompt, RpReport *
                                    .adapter = args->adapter,
                                    .any_base = args->run.lora.any_base,
                                    .device = args->run.devices,
+                                   .device_memory_bytes = args->run.device_memory_bytes,
                                    .chat = args->chat,
                                    .system = args->system,
                                    .converses = prompt == NULL};
@@ -443,6 +465,7 @@ answer_text(const RpArgs *args, const char *word, const char *prompt, RpReport *
 
     if (!ask(talk, args, prompt, prints, &answer, error))
         return FALSE;
+    note_streamed(answer.streamed, answer.layers);
     rp_report_counts(report, "prompt", (const gint32 *)(void *)answer.prompt->data,
                      answer.prompt->len);
     rp_report_counts(report, "answer", (const gint32 *)(void *)answer.ids->data, answer.ids->len);
@@ -667,6 +690,9 @@ static const RpUse uses[] = {
      "host, cuda:N, or cuda: all GPUs, which share --prompts or requests; else the first (default: "
      "host)",
      "DEVICE"},
+    {"device-memory",
+     "limit of each device; layers that do not fit are copied there for every token (default: all "
+     "that is free)"},
     {"max-new-tokens"},
     {"temperature",
      "what logits are divided by before dice are thrown (default: 0: the likeliest token)"},
