@@ -22,7 +22,9 @@
 #define RP_GENERATE_ERROR (rp_generate_error_quark())
 GQuark rp_generate_error_quark(void);
 typedef enum {
-    RP_GENERATE_ERROR_MEMORY /* the model, or its cache, does not fit into the memory */
+    RP_GENERATE_ERROR_MEMORY, /* the model, or its cache, does not fit into the memory */
+    RP_GENERATE_ERROR_BUSY,   /* there are too many requests */
+    RP_GENERATE_ERROR_FAILED  /* no generator is left to answer them */
 } RpGenerateError;
 
 /* Answers that a generator works on at once, at most; tokens that end an answer. */
@@ -67,12 +69,14 @@ typedef struct {
     gpointer user_data;
 } RpPromptRequest;
 
-RpRequests *rp_requests_new(void);
+/* @most: requests at once; 0: any number */
+RpRequests *rp_requests_new(guint most);
 /* Nobody serves them any more. */
 void rp_requests_free(RpRequests *requests);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRequests, rp_requests_free)
-/* Returns: the request's id, > 0 */
-guint64 rp_requests_add(RpRequests *requests, const RpPromptRequest *request);
+/* Adds all @n or none. @ids: (out) [n]: > 0. Errors: %RP_GENERATE_ERROR_BUSY, %RP_GENERATE_ERROR_FAILED */
+gboolean rp_requests_add(RpRequests *requests, const RpPromptRequest *prompts, guint n,
+                         guint64 *ids, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Ends a request that waits or is answered, soon; nothing happens to one that has ended. */
 void rp_requests_cancel(RpRequests *requests, guint64 id);
 /* No more will be added: generators return when all have ended. */
@@ -131,6 +135,19 @@ guint rp_generator_streamed(const RpGenerator *generator, guint *n_layers);
  */
 gboolean rp_generator_serve(RpGenerator *generator, RpRequests *requests,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_requests_serve:
+ * @here: the first generator is served by the calling thread, until the requests are closed
+ *
+ * The same by a thread for each generator. When the last one fails, all requests that wait end.
+ */
+void rp_requests_serve(RpRequests *requests, RpGenerator *const *generators, guint n,
+                       gboolean here);
+/* Whether all generators have failed. */
+gboolean rp_requests_have_failed(RpRequests *requests);
+/* Closes the requests, waits until all have ended, and frees them. Errors: the first of a generator */
+gboolean rp_requests_finish(RpRequests *requests, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A prompt and its answer. */
 typedef struct {

@@ -9,6 +9,8 @@
  */
 #pragma once
 
+#include <pthread.h>
+
 #include "exec/generate/generator.h"
 
 /* ---- requests.c ---- */
@@ -23,6 +25,21 @@ typedef struct {
         n_shown; /* tokens that the caller has seen: more than n_answer after it had to begin again */
     gint cancelled; /* atomic */
 } RpTicket;
+
+/* Shared with answers.c, whose threads serve them. */
+struct _RpRequests {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    GQueue waiting;      /* (element-type RpTicket) */
+    GHashTable *tickets; /* (element-type guint64 RpTicket): all that have not ended */
+    guint most;          /* of these; 0: any number */
+    guint64 last_id;
+    gboolean closed;
+    GPtrArray *threads; /* (element-type GThread) */
+    guint n_alive;      /* generators that have not failed */
+    gboolean failed;    /* none is left */
+    GError *error;      /* the first */
+};
 
 /* @waits: until there is one, or none will come. Returns: (nullable): the next; whoever takes it ends it or puts it back */
 RpTicket *rp_requests_take(RpRequests *requests, gboolean waits);
