@@ -15,12 +15,10 @@
 #include <string.h>
 
 #include "core/base/quote.h"
-#include "core/base/units.h"
 #include "exec/system/memory-limit.h"
 
 G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
 
-#define ALIGNMENT 256
 #define BUFFERS RP_PROBE_BUFFERS
 
 /* ---- loading ---- */
@@ -28,71 +26,52 @@ G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
 /* Elements that are read at a time. */
 #define PIECE ((guint64)1 << 20)
 
-/* @probe: (nullable): %NULL: into memory of the host */
-static gboolean
-put(RpProbe *probe, guint8 *to, const guint8 *from, gsize bytes, GError **error)
+/* All tensors that are packed as one. */
+static void
+expand(const RpWeights *weights, guint index, const RpWeightPlace *place, guint8 *at)
 {
-    if (probe != NULL)
-        return probe->ops->upload(probe, to, from, bytes, error);
-    memcpy(to, from, bytes);
-    return TRUE;
+    const guint64 n = rp_lowbit_elements(place->packed_shape);
+    const gsize bytes = rp_lowbit_layout(place->format, place->packed_shape).total;
+    void *packed = g_aligned_alloc(1, bytes, RP_LOWBIT_ALIGNMENT);
+
+    rp_lowbit_source_load(rp_weights_packed(weights, index), packed, NULL);
+    rp_lowbit_expand(place->format, place->packed_shape, packed, place->storage, 0, n, at);
+    g_aligned_free(packed);
 }
 
-/* Adapters may be stored in a wider type than they run in, and experts packed. */
-static gboolean
-store(RpProbe *probe, const RpWeights *weights, guint index, RpDtype storage, guint8 *at,
-      GError **error)
+/* Adapters may be stored in a wider type than they run in. */
+static void
+store(const RpWeights *weights, guint index, RpDtype storage, guint8 *at)
 {
     const guint64 n = rp_weights_nth(weights, index)->elements, most = MIN(n, PIECE);
     g_autofree float *wide = g_new(float, most);
-    g_autofree guint8 *stored = g_malloc(most * rp_dtype_size(storage));
 
     for (guint64 first = 0; first < n; first += most) {
         const gsize some = (gsize)MIN(most, n - first);
 
         rp_weights_read(weights, index, first, wide, some);
-        rp_dtype_from_float(storage, wide, stored, some);
-        if (!put(probe, at + first * rp_dtype_size(storage), stored, some * rp_dtype_size(storage),
-                 error))
-            return FALSE;
+        rp_dtype_from_float(storage, wide, at + first * rp_dtype_size(storage), some);
     }
-    return TRUE;
-}
-
-/* All tensors that are packed as one: in a stack the first stands for all. */
-static gboolean
-expand(RpProbe *probe, const RpWeights *weights, guint index, const RpWeightPlace *place,
-       guint8 *at, GError **error)
-{
-    const guint64 n = rp_lowbit_elements(place->packed_shape);
-    const gsize packed_bytes = rp_lowbit_layout(place->format, place->packed_shape).total;
-    const gsize bytes = n * rp_dtype_size(place->storage);
-    void *packed = g_aligned_alloc(1, packed_bytes, RP_LOWBIT_ALIGNMENT);
-    g_autofree guint8 *expanded = g_malloc(bytes);
-
-    rp_lowbit_source_load(rp_weights_packed(weights, index), packed, NULL);
-    rp_lowbit_expand(place->format, place->packed_shape, packed, place->storage, 0, n, expanded);
-    g_aligned_free(packed);
-    return put(probe, at, expanded, bytes, error);
 }
 
 /* Each weight to its place: a tied head has a copy of its own. */
-static gboolean
-load(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, guint8 *parameters,
-     GError **error)
+static void
+load(const RpNetwork *network, const RpWeights *weights, guint layer, guint8 *to)
 {
-    for (guint i = 0; i < rp_weights_count(weights); i++) {
-        const RpWeight *weight = rp_weights_nth(weights, i);
-        const RpLayerLayout *layout = rp_network_layout(network, weight->layer);
-        const RpWeightPlace place = rp_layout_place(layout, weight);
-        guint8 *at = parameters + layout->first_byte + place.byte;
+    const RpLayerLayout *layout = rp_network_layout(network, layer);
+    guint first;
+    const guint n = rp_weights_layer(weights, layer, &first);
 
-        if (!place.is_packed && !store(probe, weights, i, place.storage, at, error))
-            return FALSE;
-        if (place.is_packed && weight->offset == 0 && !expand(probe, weights, i, &place, at, error))
-            return FALSE;
+    memset(to, 0, layout->bytes);
+    for (guint i = first; i < first + n; i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+        const RpWeightPlace place = rp_layout_place(layout, weight);
+
+        if (!place.is_packed)
+            store(weights, i, place.storage, to + place.byte);
+        else if (weight->offset == 0) /* in a stack the first stands for all */
+            expand(weights, i, &place, to + place.byte);
     }
-    return TRUE;
 }
 
 /* ---- memory ---- */
@@ -104,25 +83,19 @@ is_resident(const RpNetwork *network, guint layer, guint n)
     return (layer + 1) % rp_network_n_layers(network) < n;
 }
 
-static guint64
-layer_bytes(const RpNetwork *network, guint layer)
-{
-    return rp_align_up(rp_network_layout(network, layer)->bytes, ALIGNMENT);
-}
-
 guint64
 rp_layers_bytes(const RpNetwork *network, guint n_resident)
 {
-    const guint n = rp_network_n_layers(network);
     guint64 resident = 0, largest = 0;
 
-    if (n_resident >= n)
-        return rp_network_weight_bytes(network, (RpInterval){0, n});
-    for (guint l = 0; l < n; l++)
+    for (guint l = 0; l < rp_network_n_layers(network); l++) {
+        const guint64 bytes = rp_network_layout(network, l)->bytes;
+
         if (is_resident(network, l, n_resident))
-            resident += layer_bytes(network, l);
+            resident += bytes;
         else
-            largest = MAX(largest, layer_bytes(network, l));
+            largest = MAX(largest, bytes);
+    }
     return resident + BUFFERS * largest;
 }
 
@@ -170,10 +143,13 @@ host_new(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, GEr
     host = g_atomic_rc_box_new0(RpHostLayers);
     host->ops = probe->ops;
     host->memory = probe->ops->take_pinned(probe, bytes, error);
-    if (host->memory != NULL && load(network, weights, NULL, host->memory, error))
-        return host;
-    host_unref(host);
-    return NULL;
+    if (host->memory == NULL) {
+        host_unref(host);
+        return NULL;
+    }
+    for (guint l = 0; l < rp_network_n_layers(network); l++)
+        load(network, weights, l, host->memory + rp_network_layout(network, l)->first_byte);
+    return host;
 }
 
 /* Begins a copy, counted from the first call on, into the buffer that it comes to. */
@@ -188,51 +164,53 @@ fetch(RpLayers *layers, RpProbe *probe, guint64 copy, GError **error)
                              layers->host->memory + layout->first_byte, layout->bytes, error);
 }
 
-/* Resident layers, buffers, and the first copies. */
+/* A resident layer, from the host's copy if there is one. */
 static gboolean
-fill(RpLayers *layers, RpProbe *probe, guint n_resident, GError **error)
+upload(const RpLayers *layers, const RpWeights *weights, RpProbe *probe, guint layer,
+       GError **error)
 {
-    const RpNetwork *network = layers->network;
-    const guint n = rp_network_n_layers(network);
-    guint8 *at = layers->memory;
+    const RpLayerLayout *layout = rp_network_layout(layers->network, layer);
+    g_autofree guint8 *loaded = layers->host == NULL ? g_malloc(layout->bytes) : NULL;
 
-    layers->places = g_new0(guint8 *, n);
-    layers->streamed = g_new(guint, n);
-    for (guint l = 0; l < n; l++) {
-        const RpLayerLayout *layout = rp_network_layout(network, l);
-
-        if (!is_resident(network, l, n_resident)) {
-            layers->streamed[layers->n_streamed++] = l;
-            layers->buffer_bytes = MAX(layers->buffer_bytes, layer_bytes(network, l));
-            continue;
-        }
-        layers->places[l] = at;
-        if (!probe->ops->upload(probe, at, layers->host->memory + layout->first_byte, layout->bytes,
-                                error))
-            return FALSE;
-        at += layer_bytes(network, l);
-    }
-    layers->buffers = at;
-    for (guint b = 0; b < BUFFERS; b++)
-        if (!fetch(layers, probe, b, error))
-            return FALSE;
-    return TRUE;
+    if (loaded != NULL)
+        load(layers->network, weights, layer, loaded);
+    return probe->ops->upload(probe, layers->places[layer],
+                              loaded != NULL ? loaded : layers->host->memory + layout->first_byte,
+                              layout->bytes, error);
 }
 
 gboolean
 rp_layers_open(RpLayers *layers, const RpNetwork *network, const RpWeights *weights, RpProbe *probe,
                guint n_resident, RpHostLayers *host, GError **error)
 {
+    const guint n = rp_network_n_layers(network);
+    gboolean good;
+
     layers->network = network;
-    layers->host = host != NULL ? g_atomic_rc_box_acquire(host) : NULL;
-    layers->memory = probe->ops->take(probe, rp_layers_bytes(network, n_resident), error);
-    if (layers->memory == NULL)
-        return FALSE;
-    if (n_resident >= rp_network_n_layers(network))
-        return load(network, weights, probe, layers->memory, error);
-    if (layers->host == NULL)
-        layers->host = host_new(network, weights, probe, error);
-    return layers->host != NULL && fill(layers, probe, n_resident, error);
+    layers->places = g_new0(guint8 *, n);
+    layers->streamed = g_new(guint, n);
+    layers->host = host != NULL     ? g_atomic_rc_box_acquire(host)
+                   : n_resident < n ? host_new(network, weights, probe, error)
+                                    : NULL;
+    good = (layers->host != NULL || n_resident == n) &&
+           (layers->memory =
+                probe->ops->take(probe, rp_layers_bytes(network, n_resident), error)) != NULL;
+    layers->buffers = layers->memory;
+    for (guint l = 0; l < n && good; l++) {
+        const guint64 bytes = rp_network_layout(network, l)->bytes;
+
+        if (is_resident(network, l, n_resident)) {
+            layers->places[l] = layers->buffers;
+            layers->buffers += bytes; /* behind all of them */
+            good = upload(layers, weights, probe, l, error);
+        } else {
+            layers->streamed[layers->n_streamed++] = l;
+            layers->buffer_bytes = MAX(layers->buffer_bytes, bytes);
+        }
+    }
+    for (guint b = 0; b < BUFFERS && layers->n_streamed > 0 && good; b++)
+        good = fetch(layers, probe, b, error);
+    return good;
 }
 
 void
@@ -240,7 +218,7 @@ rp_layers_close(RpLayers *layers, RpProbe *probe)
 {
     guint8 byte;
 
-    if (layers->buffers != NULL) { /* waits for copies that nothing needs any more */
+    if (layers->n_streamed > 0) { /* waits for copies that nothing needs any more */
         for (guint b = 0; b < BUFFERS; b++)
             (void)probe->ops->await(probe, b, NULL);
         (void)probe->ops->download(probe, &byte, layers->buffers, 1, NULL);

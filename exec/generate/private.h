@@ -60,8 +60,8 @@ typedef struct {
     const RpNetwork *network; /* any of the model: its layouts are read */
     guint8 *memory;           /* on the device */
     RpHostLayers *host;       /* (nullable) */
-    guint8 **places; /* [layers]: resident ones; %NULL: streamed. Without: all are resident */
-    guint *streamed; /* [n_streamed] */
+    guint8 **places;          /* [layers]: resident ones; %NULL: streamed */
+    guint *streamed;          /* [n_streamed] */
     guint n_streamed;
     guint8 *buffers;
     guint64 buffer_bytes;
