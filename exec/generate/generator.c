@@ -116,22 +116,10 @@ set_constants(RpGenerator *generator, RpNetwork *network, guint rope_tokens, GEr
 /* ---- the generator ---- */
 
 guint
-rp_generator_slots(const RpGenerator *generator)
-{
-    return generator->options.slots;
-}
-
-guint
 rp_generator_streamed(const RpGenerator *generator, guint *n_layers)
 {
     *n_layers = rp_network_n_layers(generator->layers.network);
     return generator->layers.n_streamed;
-}
-
-guint
-rp_generator_begin_tokens(const RpGenerator *generator)
-{
-    return generator->begin_tokens;
 }
 
 static gsize

@@ -81,8 +81,6 @@ gboolean rp_requests_add(RpRequests *requests, const RpPromptRequest *prompts, g
 void rp_requests_cancel(RpRequests *requests, guint64 id);
 /* No more will be added: generators return when all have ended. */
 void rp_requests_close(RpRequests *requests);
-/* Number of requests that have not ended. */
-guint rp_requests_left(RpRequests *requests);
 
 /* ---- a generator ---- */
 
@@ -120,8 +118,6 @@ RpGenerator *rp_generator_new(const RpModel *config, const RpWeights *weights,
 void rp_generator_free(RpGenerator *generator);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpGenerator, rp_generator_free)
 
-/* Number of answers that it works on at once. */
-guint rp_generator_slots(const RpGenerator *generator);
 /* Number of layers that each call copies to the device, as they are not resident; @n_layers: (out): of all. */
 guint rp_generator_streamed(const RpGenerator *generator, guint *n_layers);
 

@@ -131,9 +131,6 @@ struct _RpGenerator {
         shapes; /* (element-type guint Shape): by tokens of a call; those of decoding by -sequences */
 };
 
-/* Tokens of sequences that begin that a call has space for. */
-guint rp_generator_begin_tokens(const RpGenerator *generator);
-
 /* Computes the prompts of @sequences, and the answers that they have so far, and chooses the next token of each: ids[i].
  * Errors: the backend's own */
 gboolean rp_generator_begin(RpGenerator *generator, RpSequence *const *sequences, guint n,

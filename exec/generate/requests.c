@@ -119,17 +119,6 @@ rp_requests_close(RpRequests *requests)
     pthread_mutex_unlock(&requests->lock);
 }
 
-guint
-rp_requests_left(RpRequests *requests)
-{
-    guint left;
-
-    pthread_mutex_lock(&requests->lock);
-    left = g_hash_table_size(requests->tickets);
-    pthread_mutex_unlock(&requests->lock);
-    return left;
-}
-
 RpTicket *
 rp_requests_take(RpRequests *requests, gboolean waits)
 {

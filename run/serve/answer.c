@@ -308,9 +308,9 @@ read_choice(RpServeAnswer *answer, Choice *choice)
 
 /* ---- writing ---- */
 
-/* Begins an object that the protocol has. */
+/* Begins an object that the protocol has: a whole answer, or a part of a stream, with its choices. */
 static RpJsonWriter *
-begin_object(const RpServeAnswer *answer, const char *chat, const char *completion)
+begin_object(const RpServeAnswer *answer)
 {
     const gboolean is_chat = answer->request.chat;
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_COMPACT);
@@ -319,9 +319,13 @@ begin_object(const RpServeAnswer *answer, const char *chat, const char *completi
 
     rp_json_object(json, NULL);
     rp_json_string(json, "id", id);
-    rp_json_string(json, "object", is_chat ? chat : completion);
+    rp_json_string(json, "object",
+                   !is_chat                 ? "text_completion"
+                   : answer->request.stream ? "chat.completion.chunk"
+                                            : "chat.completion");
     rp_json_int(json, "created", answer->created_s);
     rp_json_string(json, "model", answer->model);
+    rp_json_array(json, "choices");
     return json;
 }
 
@@ -379,9 +383,8 @@ static void
 write_part(RpServeAnswer *answer, const Choice *choice, const char *role, const char *text,
            gsize length, const char *finish)
 {
-    RpJsonWriter *json = begin_object(answer, "chat.completion.chunk", "text_completion");
+    RpJsonWriter *json = begin_object(answer);
 
-    rp_json_array(json, "choices");
     write_choice(json, answer, choice, "delta", role, text, length, finish);
     rp_json_end(json);
     if (answer->request.include_usage)
@@ -393,9 +396,8 @@ static void
 write_last(RpServeAnswer *answer)
 {
     if (answer->request.include_usage) {
-        RpJsonWriter *json = begin_object(answer, "chat.completion.chunk", "text_completion");
+        RpJsonWriter *json = begin_object(answer);
 
-        rp_json_array(json, "choices");
         rp_json_end(json);
         write_usage(json, answer);
         write_object(answer, json);
@@ -469,9 +471,8 @@ rp_serve_answer_whole(RpServeAnswer *answer, GError **error)
         g_propagate_error(error, failure());
         return NULL;
     }
-    RpJsonWriter *json = begin_object(answer, "chat.completion", "text_completion");
+    RpJsonWriter *json = begin_object(answer);
 
-    rp_json_array(json, "choices");
     for (guint i = 0; i < answer->request.n; i++) {
         const Choice *choice = &answer->choices[i];
 

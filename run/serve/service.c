@@ -12,6 +12,7 @@
 #include <gio/gio.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <nettle/memops.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -310,13 +311,7 @@ check_route(Exchange *exchange, GError **error)
 static gboolean
 is_token(const char *token, const char *found)
 {
-    const gsize length = strlen(found);
-    const gsize expected = strlen(token);
-    guchar different = length != expected;
-
-    for (gsize i = 0; i < expected; i++)
-        different |= (guchar)(token[i] ^ (i < length ? found[i] : 0));
-    return different == 0;
+    return strlen(found) == strlen(token) && memeql_sec(found, token, strlen(token));
 }
 
 static gboolean
@@ -340,15 +335,11 @@ static gboolean
 check_host(const Exchange *exchange, GError **error)
 {
     const char *found = header(exchange, "Host");
-    g_autofree char *host = g_strdup(found != NULL ? found : "localhost");
-    char *port = strrchr(host, ':');
+    g_autoptr(GSocketConnectable) address =
+        g_network_address_parse(found != NULL ? found : "localhost", 0, NULL);
+    const char *host =
+        address != NULL ? g_network_address_get_hostname(G_NETWORK_ADDRESS(address)) : "";
 
-    if (port != NULL && port[strspn(port, ":0123456789")] == '\0' && strchr(host, ':') == port)
-        *port = '\0';
-    if (*host == '[') {
-        *strchrnul(host, ']') = '\0';
-        memmove(host, host + 1, strlen(host));
-    }
     if (exchange->service->token != NULL || g_ascii_strcasecmp(host, "localhost") == 0 ||
         g_hostname_is_ip_address(host))
         return TRUE;
