@@ -389,6 +389,7 @@ rp_talk_new(const RpTalkOptions *options, GError **error)
     talk->ids = g_array_new(FALSE, FALSE, sizeof(guint32));
     talk->answer = g_array_new(FALSE, FALSE, sizeof(gint32));
     talk->converses = options->converses;
+    talk->options.memory_bytes = options->device_memory_bytes;
     talk->model.any_base = options->any_base;
     if (!rp_trained_open(&talk->model, options->model, options->adapter, options->device, error) ||
         !rp_trained_text(&talk->model, options->chat, &talk->words, error) ||
@@ -516,5 +517,6 @@ rp_talk_answer(RpTalk *talk, const char *prompt, guint most_tokens, const RpSamp
                              .ids = talk->answer,
                              .ended = talk->answer->len < talk->most_tokens,
                              .seconds = seconds};
+    answer->streamed = rp_generator_streamed(talk->generator, &answer->layers);
     return TRUE;
 }

@@ -70,12 +70,13 @@ typedef struct {
     const char
         *model; /* a directory with a model; with adapters, whose base their config names; or the
                           output of a run: its best checkpoint, else its last */
-    const char *adapter; /* (nullable): a directory of adapters for it */
-    gboolean any_base;   /* adapters of another base are taken */
-    const char *device;  /* (nullable): "host", "cuda" or "cuda:1"; %NULL: the host */
-    gboolean chat;       /* prompts are questions, which the model's template writes */
-    const char *system;  /* (nullable): of a chat, before the first question */
-    gboolean converses;  /* more questions follow: positions are kept for them */
+    const char *adapter;         /* (nullable): a directory of adapters for it */
+    gboolean any_base;           /* adapters of another base are taken */
+    const char *device;          /* (nullable): "host", "cuda" or "cuda:1"; %NULL: the host */
+    gboolean chat;               /* prompts are questions, which the model's template writes */
+    const char *system;          /* (nullable): of a chat, before the first question */
+    gboolean converses;          /* more questions follow: positions are kept for them */
+    guint64 device_memory_bytes; /* limit of the device; 0: what it has left */
 } RpTalkOptions;
 
 /* A piece of an answer as it comes, whole characters. Returns: whether it may continue */
@@ -100,6 +101,8 @@ typedef struct {
     const GArray *ids;    /* (element-type gint32): of the answer */
     gboolean ended;       /* by a token, not by its length */
     double seconds;       /* without those of loading the model */
+    guint streamed; /* layers that do not fit into the device's memory: each token copies them */
+    guint layers;   /* of the model */
 } RpTalkAnswer;
 
 /**

@@ -31,6 +31,8 @@ typedef struct {
     RpRuntimeEvent *events[N_EVENTS];
     void *pinned; /* buffer that copies go through */
     gsize pinned_bytes;
+    RpRuntimeStream *fetches; /* from the first fetch on */
+    RpRuntimeEvent *issued, *fetched[RP_PROBE_BUFFERS];
 } CudaProbe;
 
 static void
@@ -47,6 +49,10 @@ probe_free(RpProbe *probe)
         rp_runtime_event_free(cuda->events[i]);
     if (cuda->pinned != NULL)
         rp_runtime_give_pinned(cuda->pinned);
+    for (guint b = 0; b < RP_PROBE_BUFFERS; b++)
+        rp_runtime_event_free(cuda->fetched[b]);
+    rp_runtime_event_free(cuda->issued);
+    rp_runtime_stream_free(cuda->fetches);
     rp_cuda_stream_free(cuda->kernels);
     rp_runtime_stream_free(cuda->stream);
     g_free(cuda);
@@ -121,6 +127,52 @@ download(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error
         return FALSE;
     memcpy(to, cuda->pinned, bytes);
     return TRUE;
+}
+
+static void *
+take_host(RpProbe *probe, gsize bytes, GError **error)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+    void *memory = NULL;
+
+    return rp_runtime_use(&cuda->gpu, error) &&
+                   rp_runtime_take_pinned(&cuda->gpu, bytes, &memory, error)
+               ? memory
+               : NULL;
+}
+
+static gboolean
+open_fetches(CudaProbe *cuda, GError **error)
+{
+    gboolean good =
+        cuda->fetches != NULL || (rp_runtime_event_new(&cuda->gpu, FALSE, &cuda->issued, error) &&
+                                  rp_runtime_stream_new(&cuda->gpu, FALSE, &cuda->fetches, error));
+
+    for (guint b = 0; good && b < RP_PROBE_BUFFERS; b++)
+        good = cuda->fetched[b] != NULL ||
+               rp_runtime_event_new(&cuda->gpu, FALSE, &cuda->fetched[b], error);
+    return good;
+}
+
+static gboolean
+fetch(RpProbe *probe, guint buffer, void *to, const void *from, gsize bytes, GError **error)
+{
+    CudaProbe *cuda = (CudaProbe *)probe;
+
+    return rp_runtime_use(&cuda->gpu, error) && open_fetches(cuda, error) &&
+           rp_runtime_record(&cuda->gpu, cuda->issued, cuda->stream, error) &&
+           rp_runtime_wait(&cuda->gpu, cuda->fetches, cuda->issued, FALSE, error) &&
+           rp_runtime_copy(&cuda->gpu, to, from, bytes, TRUE, cuda->fetches, error) &&
+           rp_runtime_record(&cuda->gpu, cuda->fetched[buffer], cuda->fetches, error);
+}
+
+static gboolean
+await(RpProbe *probe, guint buffer, GError **error)
+{
+    const CudaProbe *cuda = (const CudaProbe *)probe;
+
+    return rp_runtime_use(&cuda->gpu, error) &&
+           rp_runtime_wait(&cuda->gpu, cuda->stream, cuda->fetched[buffer], FALSE, error);
 }
 
 static RpKernelStream *
@@ -257,6 +309,10 @@ static const RpProbeOps ops = {
     .record = record,
     .replay = replay,
     .forget = forget,
+    .take_pinned = take_host,
+    .give_pinned = rp_runtime_give_pinned,
+    .fetch = fetch,
+    .await = await,
 };
 
 static gboolean

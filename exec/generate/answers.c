@@ -6,10 +6,78 @@
  */
 #include "exec/generate/private.h"
 
-#include <pthread.h>
+/* ---- threads ---- */
 
 typedef struct {
     RpRequests *requests;
+    RpGenerator *generator;
+} Server;
+
+static gpointer
+serve(gpointer data)
+{
+    g_autofree Server *server = data;
+    RpRequests *requests = server->requests;
+    GError *error = NULL;
+    RpTicket *ticket;
+
+    if (rp_generator_serve(server->generator, requests, &error))
+        return NULL;
+    pthread_mutex_lock(&requests->lock);
+    if (requests->error == NULL)
+        requests->error = g_steal_pointer(&error);
+    requests->failed = --requests->n_alive == 0;
+    pthread_mutex_unlock(&requests->lock);
+    g_clear_error(&error);
+    while (rp_requests_have_failed(requests) &&
+           (ticket = rp_requests_take(requests, FALSE)) != NULL)
+        rp_requests_end(requests, ticket, RP_REQUEST_FAILED);
+    return NULL;
+}
+
+void
+rp_requests_serve(RpRequests *requests, RpGenerator *const *generators, guint n, gboolean here)
+{
+    requests->n_alive = n;
+    for (guint i = n; i-- > 0;) {
+        Server *server = g_new(Server, 1);
+
+        *server = (Server){requests, generators[i]};
+        if (i == 0 && here)
+            (void)serve(server);
+        else
+            g_ptr_array_add(requests->threads, g_thread_new("generator", serve, server));
+    }
+}
+
+gboolean
+rp_requests_have_failed(RpRequests *requests)
+{
+    gboolean failed;
+
+    pthread_mutex_lock(&requests->lock);
+    failed = requests->failed;
+    pthread_mutex_unlock(&requests->lock);
+    return failed;
+}
+
+gboolean
+rp_requests_finish(RpRequests *requests, GError **error)
+{
+    rp_requests_close(requests);
+    for (guint i = 0; i < requests->threads->len; i++)
+        g_thread_join(g_ptr_array_index(requests->threads, i));
+    const gboolean good = requests->error == NULL;
+
+    if (!good)
+        g_propagate_error(error, g_steal_pointer(&requests->error));
+    rp_requests_free(requests);
+    return good;
+}
+
+/* ---- a list ---- */
+
+typedef struct {
     RpGeneratorToken on_token;
     gpointer user_data;
     pthread_mutex_t lock; /* of on_token, and */
@@ -39,58 +107,16 @@ take_token(gpointer user_data, const gint32 *answer, guint n_answer)
     return !stopped;
 }
 
-typedef struct {
-    RpGenerator *generator;
-    RpRequests *requests;
-    GError *error;
-} Server;
-
-static gpointer
-serve(gpointer data)
-{
-    Server *server = data;
-
-    if (!rp_generator_serve(server->generator, server->requests, &server->error))
-        g_assert(server->error != NULL);
-    return NULL;
-}
-
-static gboolean
-serve_all(RpGenerator *const *generators, guint n, RpRequests *requests, GError **error)
-{
-    g_autofree Server *servers = g_new0(Server, n);
-    g_autofree GThread **threads = g_new0(GThread *, n);
-    gboolean good = TRUE;
-
-    for (guint i = 0; i < n; i++) {
-        servers[i] = (Server){generators[i], requests, NULL};
-        if (i > 0)
-            threads[i] = g_thread_new("generator", serve, &servers[i]);
-    }
-    (void)serve(&servers[0]);
-    for (guint i = 0; i < n; i++) {
-        if (threads[i] != NULL)
-            (void)g_thread_join(threads[i]);
-        if (servers[i].error == NULL)
-            continue;
-        if (good)
-            g_propagate_error(error, g_steal_pointer(&servers[i].error));
-        good = FALSE;
-        g_clear_error(&servers[i].error);
-    }
-    return good;
-}
-
 gboolean
 rp_generators_answer(RpGenerator *const *generators, guint n_generators, RpAnswer *answers, guint n,
                      guint most_tokens, const RpSampling *sampling, RpGeneratorToken on_token,
                      gpointer user_data, GError **error)
 {
-    g_autoptr(RpRequests) requests = rp_requests_new();
+    RpRequests *requests = rp_requests_new(0);
     g_autofree Part *parts = g_new(Part, n);
-    Answering answering = {.requests = requests, .on_token = on_token, .user_data = user_data};
-    guint64 group = 0;
-    gboolean good;
+    Answering answering = {.on_token = on_token, .user_data = user_data};
+    guint64 group = 0, id;
+    gboolean good = TRUE;
 
     g_return_val_if_fail(n_generators > 0 && most_tokens > 0, FALSE);
     pthread_mutex_init(&answering.lock, NULL);
@@ -100,17 +126,20 @@ rp_generators_answer(RpGenerator *const *generators, guint n_generators, RpAnswe
         if (i == 0 || answers[i].prompt != answers[i - 1].prompt ||
             answers[i].n_prompt != answers[i - 1].n_prompt)
             group++;
-        (void)rp_requests_add(requests, &(RpPromptRequest){.prompt = answers[i].prompt,
-                                                           .n_prompt = answers[i].n_prompt,
-                                                           .most_tokens = most_tokens,
-                                                           .sampling = *sampling,
-                                                           .number = answers[i].number,
-                                                           .group = group,
-                                                           .token = take_token,
-                                                           .user_data = &parts[i]});
+        const RpPromptRequest request = {.prompt = answers[i].prompt,
+                                         .n_prompt = answers[i].n_prompt,
+                                         .most_tokens = most_tokens,
+                                         .sampling = *sampling,
+                                         .number = answers[i].number,
+                                         .group = group,
+                                         .token = take_token,
+                                         .user_data = &parts[i]};
+        good = rp_requests_add(requests, &request, 1, &id, NULL);
+        g_assert(good); /* any number of them */
     }
     rp_requests_close(requests);
-    good = serve_all(generators, n_generators, requests, error);
+    rp_requests_serve(requests, generators, n_generators, TRUE);
+    good = rp_requests_finish(requests, error);
     pthread_mutex_destroy(&answering.lock);
     return good;
 }

@@ -5,8 +5,9 @@
  *   begin   T tokens in a row, 16 to begin_tokens   |prompt a|prompt b|0 0 0|     logits of each last token
  *   step    one token of each of N sequences        |a|b|c|0|
  *
- * Memory: weights, workspace of the largest calls, arrays of a call; then states of slots, and as many blocks as are needed
- * or as there is memory left for.
+ * Memory: layers (layers.c), workspace of the largest calls, arrays of a call; states of slots, and as many blocks as are
+ * needed or as there is memory left for. If not all layers fit beside the blocks of one sequence, blocks come first: a
+ * call takes as long as its copies, however many answers it continues.
  */
 #include "exec/generate/private.h"
 
@@ -16,123 +17,8 @@
 #include "exec/model/rope-table.h"
 #include "exec/system/memory-limit.h"
 
-G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
-
 #define ALIGNMENT 256
-
-/* Elements that are read at a time. */
-#define PIECE ((guint64)1 << 20)
-
-/* Adapters may be stored in a wider type than they run in, and experts packed. */
-static gboolean
-store(RpProbe *probe, const RpWeights *weights, guint index, RpDtype storage, guint8 *at,
-      GError **error)
-{
-    const guint64 n = rp_weights_nth(weights, index)->elements;
-    g_autofree float *wide = g_new(float, PIECE);
-    g_autofree guint8 *stored = g_malloc(PIECE * rp_dtype_size(storage));
-
-    for (guint64 first = 0; first < n; first += PIECE) {
-        const gsize some = (gsize)MIN(PIECE, n - first);
-
-        rp_weights_read(weights, index, first, wide, some);
-        rp_dtype_from_float(storage, wide, stored, some);
-        if (!probe->ops->upload(probe, at + first * rp_dtype_size(storage), stored,
-                                some * rp_dtype_size(storage), error))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-/* All tensors that are packed as one: in a stack the first stands for all. */
-static gboolean
-expand(RpProbe *probe, const RpWeights *weights, guint index, const RpWeightPlace *place,
-       guint8 *at, GError **error)
-{
-    const guint64 n = rp_lowbit_elements(place->packed_shape);
-    const gsize packed_bytes = rp_lowbit_layout(place->format, place->packed_shape).total;
-    const gsize bytes = n * rp_dtype_size(place->storage);
-    void *packed = g_aligned_alloc(1, packed_bytes, RP_LOWBIT_ALIGNMENT);
-    g_autofree guint8 *expanded = g_malloc(bytes);
-
-    rp_lowbit_source_load(rp_weights_packed(weights, index), packed, NULL);
-    rp_lowbit_expand(place->format, place->packed_shape, packed, place->storage, 0, n, expanded);
-    g_aligned_free(packed);
-    return probe->ops->upload(probe, at, expanded, bytes, error);
-}
-
-/* Each weight to its place: a tied head has a copy of its own. */
-static gboolean
-load(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, guint8 *parameters,
-     GError **error)
-{
-    for (guint i = 0; i < rp_weights_count(weights); i++) {
-        const RpWeight *weight = rp_weights_nth(weights, i);
-        const RpLayerLayout *layout = rp_network_layout(network, weight->layer);
-        const RpWeightPlace place = rp_layout_place(layout, weight);
-        guint8 *at = parameters + layout->first_byte + place.byte;
-
-        if (!place.is_packed && !store(probe, weights, i, place.storage, at, error))
-            return FALSE;
-        if (place.is_packed && weight->offset == 0 && !expand(probe, weights, i, &place, at, error))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-/* Memory that the device has left. */
-static guint64
-bytes_left(const RpNetwork *network, RpProbe *probe)
-{
-    if (strcmp(probe->ops->name, "host") == 0) {
-        g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
-
-        return limit.bytes;
-    }
-    g_autoptr(RpProfile) profile = rp_network_profile(network);
-
-    profile->gpus = 1;
-    probe->ops->describe(probe, profile);
-    return profile->gpu_memory_bytes;
-}
-
-static gboolean
-refuse_memory(const RpProbe *probe, const char *what, guint64 bytes, guint64 left, GError **error)
-{
-    const gboolean host = strcmp(probe->ops->name, "host") == 0;
-    g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
-    g_autofree char *limited = rp_memory_limit_describe(&limit);
-
-    g_set_error(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
-                "%s memory: %s need %" G_GUINT64_FORMAT " bytes, there are %" G_GUINT64_FORMAT
-                ": %s%s%s",
-                host ? "host" : "GPU", what, bytes, left,
-                host ? "use a machine with more memory; the limit is "
-                     : "use a GPU with more memory, or shorter answers",
-                host ? limited : "", "");
-    return FALSE;
-}
-
-/* @weights: bound; those of @network are stored as it computes. Packed ones are expanded.
- * Returns: memory of @probe's device. Errors: %RP_GENERATE_ERROR_MEMORY; the backend's own */
-static void *
-load_weights(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, GError **error)
-{
-    const RpInterval all = {0, rp_network_n_layers(network)};
-    const guint64 bytes = rp_network_weight_bytes(network, all);
-    const guint64 left = bytes_left(network, probe);
-    void *parameters = NULL;
-
-    if (strcmp(probe->ops->name, "host") != 0 ||
-        bytes < left) /* a GPU's is checked by its runtime */
-        parameters = probe->ops->take(probe, bytes, error);
-    else
-        (void)refuse_memory(probe, "the model and its workspace", bytes, left, error);
-    if (parameters == NULL || load(network, weights, probe, parameters, error))
-        return parameters;
-    probe->ops->give(probe, parameters);
-    return NULL;
-}
+#define SHORTER ", or ask for shorter answers"
 
 /* Workspace of a forward, as the planner counts it: two hidden states and the largest scratch
  * buffer of a layer. */
@@ -230,15 +116,10 @@ set_constants(RpGenerator *generator, RpNetwork *network, guint rope_tokens, GEr
 /* ---- the generator ---- */
 
 guint
-rp_generator_slots(const RpGenerator *generator)
+rp_generator_streamed(const RpGenerator *generator, guint *n_layers)
 {
-    return generator->options.slots;
-}
-
-guint
-rp_generator_begin_tokens(const RpGenerator *generator)
-{
-    return generator->begin_tokens;
+    *n_layers = rp_network_n_layers(generator->layers.network);
+    return generator->layers.n_streamed;
 }
 
 static gsize
@@ -267,6 +148,8 @@ choose_shapes(RpGenerator *generator, gboolean host)
     generator->begin_tokens = padded(MAX(MAX(options->tokens, wanted), options->slots));
     generator->most_blocks = (options->tokens + RP_CACHE_BLOCK - 1) / RP_CACHE_BLOCK;
 }
+
+/* ---- memory ---- */
 
 /* Sizes of what is resolved by choose_shapes(). */
 static RpGeneratorSizes
@@ -297,48 +180,102 @@ rp_generator_fit_blocks(const RpGeneratorSizes *sizes, guint64 left)
                       G_MAXINT32 / RP_CACHE_BLOCK - 1);
 }
 
-/* Takes what calls need beside weights and cache. */
-static gboolean
-take_workspace(RpGenerator *generator, GError **error)
+/* Memory that the device has left. */
+static guint64
+bytes_left(const RpGenerator *generator, const RpNetwork *network)
 {
     RpProbe *probe = generator->probe;
-    const Shape *begin = shape_of(generator, generator->begin_tokens, 0);
-    const guint64 bytes = find_sizes(generator).workspace_bytes;
-    const guint64 left = bytes_left(begin->network, probe);
+    const guint64 limit_bytes =
+        generator->options.memory_bytes > 0 ? generator->options.memory_bytes : G_MAXUINT64;
 
-    if (bytes >= left)
-        return refuse_memory(probe, "the model and its workspace", bytes, left, error);
-    generator->places_bytes = most_places_bytes(generator);
-    generator->host_places = g_malloc0(generator->places_bytes);
-    generator->ids = g_new0(gint32, generator->options.slots);
-    return (generator->workspace = probe->ops->take(probe, bytes, error)) != NULL &&
-           (generator->places = probe->ops->take(probe, generator->places_bytes, error)) != NULL &&
-           (generator->sampled = probe->ops->take(probe, generator->options.slots * sizeof(gint32),
-                                                  error)) != NULL &&
-           (generator->constants = probe->ops->take(
-                probe, rp_network_constant_bytes(begin->network), error)) != NULL &&
-           set_constants(generator, begin->network, generator->options.tokens, error);
+    if (strcmp(probe->ops->name, "host") == 0) {
+        g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
+
+        return MIN(limit.bytes, limit_bytes);
+    }
+    g_autoptr(RpProfile) profile = rp_network_profile(network);
+
+    profile->gpus = 1;
+    probe->ops->describe(probe, profile);
+    return MIN(profile->gpu_memory_bytes, limit_bytes);
 }
 
-/* Takes as many blocks as all slots can need, or as there is memory for; those of the longest sequence at least. */
+/* Whether it has memory of its own, so that layers in memory of the host leave it free. */
 static gboolean
-take_cache(RpGenerator *generator, GError **error)
+can_stream(const RpGenerator *generator)
 {
-    RpProbe *probe = generator->probe;
+    return generator->options.memory_bytes > 0 || strcmp(generator->probe->ops->name, "host") != 0;
+}
+
+/* Chooses how many layers are resident and how many blocks there are. */
+static gboolean
+plan_memory(RpGenerator *generator, const RpGeneratorSizes *sizes, guint *n_resident,
+            GError **error)
+{
     const RpGeneratorOptions *options = &generator->options;
     const RpNetwork *network = shape_of(generator, generator->begin_tokens, 0)->network;
-    const RpGeneratorSizes sizes = find_sizes(generator);
-    const guint64 left = bytes_left(network, probe);
-    const guint fit = rp_generator_fit_blocks(&sizes, left);
+    const guint n = rp_network_n_layers(network);
+    const guint64 block = sizes->block_bytes;
+    const guint64 fixed = sizes->workspace_bytes + sizes->state_bytes +
+                          rp_network_constant_bytes(network) + generator->places_bytes +
+                          options->slots * sizeof(gint32);
+    const guint64 one = (generator->most_blocks + 1) * block;
+    const guint64 most =
+        options->blocks > 0 ? options->blocks : (guint64)options->slots * generator->most_blocks;
+    const guint64 left = bytes_left(generator, network);
+    guint64 layers = rp_layers_bytes(network, n);
 
-    generator->blocks = (options->blocks > 0 ? MIN(options->blocks, fit) : fit) + 1;
-    if (generator->blocks <= generator->most_blocks)
-        return refuse_memory(probe, "the caches of a sequence",
-                             sizes.state_bytes + (generator->most_blocks + 1) * sizes.block_bytes,
-                             left, error);
-    generator->cache = probe->ops->take(
-        probe, rp_network_cache_bytes(network, generator->blocks, options->slots + 1), error);
-    return generator->cache != NULL;
+    for (guint r = 0; r < n && can_stream(generator) && layers + fixed + one > left; r++)
+        layers = MIN(layers, rp_layers_bytes(network, r));
+    if (layers + fixed + one > left)
+        return rp_layers_refuse(
+            "layers, workspace and the cache of a sequence", layers + fixed + one, left,
+            !can_stream(generator)          ? NULL
+            : left == options->memory_bytes ? "raise its limit" SHORTER
+                                            : "use a GPU with more memory" SHORTER,
+            error);
+    const guint64 fit = (left - layers - fixed) / block - 1;
+
+    generator->blocks = (guint)MIN(MIN(most, fit), G_MAXINT32 / RP_CACHE_BLOCK - 1) + 1;
+    *n_resident = n;
+    while (rp_layers_bytes(network, *n_resident) + fixed + generator->blocks * block > left)
+        --*n_resident;
+    return TRUE;
+}
+
+/* Takes what calls need beside layers. */
+static gboolean
+take_memory(RpGenerator *generator, guint64 workspace, GError **error)
+{
+    RpProbe *probe = generator->probe;
+    const guint slots = generator->options.slots;
+    RpNetwork *begin = shape_of(generator, generator->begin_tokens, 0)->network;
+
+    generator->host_places = g_malloc0(generator->places_bytes);
+    generator->ids = g_new0(gint32, slots);
+    return (generator->workspace = probe->ops->take(probe, workspace, error)) != NULL &&
+           (generator->places = probe->ops->take(probe, generator->places_bytes, error)) != NULL &&
+           (generator->sampled = probe->ops->take(probe, slots * sizeof(gint32), error)) != NULL &&
+           (generator->constants =
+                probe->ops->take(probe, rp_network_constant_bytes(begin), error)) != NULL &&
+           set_constants(generator, begin, generator->options.tokens, error) &&
+           (generator->cache = probe->ops->take(
+                probe, rp_network_cache_bytes(begin, generator->blocks, slots + 1), error)) != NULL;
+}
+
+static gboolean
+open_memory(RpGenerator *generator, const RpWeights *weights, GError **error)
+{
+    const RpGenerator *beside = generator->options.beside;
+    const RpNetwork *step = shape_of(generator, 0, generator->options.slots)->network;
+    const RpGeneratorSizes sizes = find_sizes(generator);
+    guint n_resident = 0;
+
+    generator->places_bytes = most_places_bytes(generator);
+    return plan_memory(generator, &sizes, &n_resident, error) &&
+           rp_layers_open(&generator->layers, step, weights, generator->probe, n_resident,
+                          beside != NULL ? beside->layers.host : NULL, error) &&
+           take_memory(generator, sizes.workspace_bytes, error);
 }
 
 static void
@@ -393,12 +330,7 @@ rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernel
                      strcmp(probe->ops->name, "host") == 0, options);
 
     generator->probe = probe;
-    generator->parameters = load_weights(shape_of(generator, 0, generator->options.slots)->network,
-                                         weights, probe, error);
-    if (generator->parameters == NULL || !take_workspace(generator, error) ||
-        !take_cache(generator, error))
-        return NULL;
-    return g_steal_pointer(&generator);
+    return open_memory(generator, weights, error) ? g_steal_pointer(&generator) : NULL;
 }
 
 static void
@@ -419,10 +351,11 @@ rp_generator_free(RpGenerator *generator)
 {
     if (generator == NULL)
         return;
-    void *const taken[] = {generator->parameters, generator->cache,   generator->constants,
-                           generator->workspace,  generator->sampled, generator->places};
+    void *const taken[] = {generator->cache, generator->constants, generator->workspace,
+                           generator->sampled, generator->places};
 
     forget_calls(generator);
+    rp_layers_close(&generator->layers, generator->probe);
     for (guint i = 0; i < G_N_ELEMENTS(taken); i++)
         if (taken[i] != NULL)
             generator->probe->ops->give(generator->probe, taken[i]);
@@ -495,7 +428,7 @@ call_of(RpGenerator *generator, Shape *shape)
                   .stage = {.stream = generator->probe->ops->stream(generator->probe),
                             .layers = {0, rp_network_n_layers(shape->network)},
                             .constants = generator->constants,
-                            .parameters = generator->parameters,
+                            .parameters = generator->layers.memory,
                             .workspace = generator->workspace},
                   .sample = {.dtype = generator->network.dtype,
                              .vocabulary = generator->config.vocab,
@@ -512,6 +445,41 @@ issue(gpointer data)
     call->generator->kernels->sample(call->stage.stream, &call->sample);
 }
 
+/* Issues the call layer by layer, each when its weights have come. */
+static gboolean
+issue_streamed(Call *call, GError **error)
+{
+    RpGenerator *generator = call->generator;
+    RpProbe *probe = generator->probe;
+    const RpNetwork *network = call->shape->network;
+    const guint n = rp_network_n_layers(network);
+    const guint64 hidden = rp_align_up(rp_network_hidden_bytes(network), ALIGNMENT);
+    guint8 *spare = call->stage.workspace;
+    guint next = 1;
+    RpStageCall stage = call->stage;
+
+    stage.cache = &call->cache;
+    stage.workspace = spare + 2 * hidden;
+    stage.boundaries = &next;
+    stage.n_boundaries = 1;
+    for (guint layer = 0; layer < n; layer++, next++) {
+        stage.layers = (RpInterval){layer, 1};
+        stage.output = spare + layer % 2 * hidden;
+        stage.parameters = rp_layers_begin(&generator->layers, probe, layer, error);
+        if (stage.parameters == NULL)
+            return FALSE;
+        if (next == n)
+            call->sample.logits = rp_network_logits(network, &stage);
+        else
+            rp_network_forward(network, &stage);
+        if (!rp_layers_end(&generator->layers, probe, layer, error))
+            return FALSE;
+        stage.input = stage.output;
+    }
+    generator->kernels->sample(stage.stream, &call->sample);
+    return TRUE;
+}
+
 /* Issues the call; from its third time on as the device has recorded it, if it can. */
 static gboolean
 issue_again(Call *call, guint record, GError **error)
@@ -519,6 +487,8 @@ issue_again(Call *call, guint record, GError **error)
     RpProbe *probe = call->generator->probe;
     Shape *shape = call->shape;
 
+    if (call->generator->layers.n_streamed > 0)
+        return issue_streamed(call, error);
     if (probe->ops->record == NULL || record >= RP_GENERATOR_RECORDS || !shape->has_run[record]) {
         issue(call);
         shape->has_run[MIN(record, RP_GENERATOR_RECORDS - 1)] = TRUE;
@@ -694,10 +664,11 @@ rp_generator_step(RpGenerator *generator, RpSequence *const *sequences, guint n,
     guint record = 0;
 
     lay_out_step(&call, sequences, n);
-    /* sequences that fit into the same number of parts are calls alike */
-    while ((guint64)RP_CACHE_PART << record < call.cache.longest)
+    /* sequences that fit into the same number of parts, 1, 4, 16 ..., are calls alike */
+    while ((guint64)RP_CACHE_PART << 2 * record < call.cache.longest)
         record++;
-    call.cache.longest = MIN((guint)RP_CACHE_PART << record, generator->options.tokens);
+    call.cache.longest =
+        (guint)MIN((guint64)RP_CACHE_PART << 2 * record, generator->options.tokens);
     take_choices(&call, sequences, n, N);
     return run(&call, n, record, error);
 }

@@ -22,7 +22,9 @@
 #define RP_GENERATE_ERROR (rp_generate_error_quark())
 GQuark rp_generate_error_quark(void);
 typedef enum {
-    RP_GENERATE_ERROR_MEMORY /* the model, or its cache, does not fit into the memory */
+    RP_GENERATE_ERROR_MEMORY, /* the model, or its cache, does not fit into the memory */
+    RP_GENERATE_ERROR_BUSY,   /* there are too many requests */
+    RP_GENERATE_ERROR_FAILED  /* no generator is left to answer them */
 } RpGenerateError;
 
 /* Answers that a generator works on at once, at most; tokens that end an answer. */
@@ -67,18 +69,18 @@ typedef struct {
     gpointer user_data;
 } RpPromptRequest;
 
-RpRequests *rp_requests_new(void);
+/* @most: requests at once; 0: any number */
+RpRequests *rp_requests_new(guint most);
 /* Nobody serves them any more. */
 void rp_requests_free(RpRequests *requests);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RpRequests, rp_requests_free)
-/* Returns: the request's id, > 0 */
-guint64 rp_requests_add(RpRequests *requests, const RpPromptRequest *request);
+/* Adds all @n or none. @ids: (out) [n]: > 0. Errors: %RP_GENERATE_ERROR_BUSY, %RP_GENERATE_ERROR_FAILED */
+gboolean rp_requests_add(RpRequests *requests, const RpPromptRequest *prompts, guint n,
+                         guint64 *ids, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 /* Ends a request that waits or is answered, soon; nothing happens to one that has ended. */
 void rp_requests_cancel(RpRequests *requests, guint64 id);
 /* No more will be added: generators return when all have ended. */
 void rp_requests_close(RpRequests *requests);
-/* Number of requests that have not ended. */
-guint rp_requests_left(RpRequests *requests);
 
 /* ---- a generator ---- */
 
@@ -92,6 +94,9 @@ typedef struct {
         blocks; /* of the cache, of RP_CACHE_BLOCK tokens: at most; 0: as many as are needed, or fit */
     gint32 ends[RP_GENERATOR_MAX_ENDS];
     guint n_ends;
+    guint64 memory_bytes; /* limit of the device; 0: what it has left */
+    /* (nullable): another of the same weights, on another device of a kind: they share their copy on the host */
+    const RpGenerator *beside;
 } RpGeneratorOptions;
 
 /**
@@ -99,6 +104,10 @@ typedef struct {
  * @weights: bound; borrowed until this returns
  * @kernels: of @probe's backend
  * @probe: the device; borrowed
+ *
+ * If the weights, the workspace and the cache of one sequence do not fit into the device's memory, the cache gets what
+ * all slots can need, and as many layers are resident as fit beside it and two buffers. The others stay in memory of
+ * the host; each call copies them, one after the other.
  *
  * Errors: %RP_GENERATE_ERROR_MEMORY; the backend's own
  */
@@ -132,8 +141,8 @@ RpGeneratorSizes rp_generator_sizes(const RpModel *config, const RpWeights *weig
 /* The most blocks that fit into @left bytes beside states, or that all slots can need, without the first, which pads. */
 guint rp_generator_fit_blocks(const RpGeneratorSizes *sizes, guint64 left);
 
-/* Number of answers that it works on at once. */
-guint rp_generator_slots(const RpGenerator *generator);
+/* Number of layers that each call copies to the device, as they are not resident; @n_layers: (out): of all. */
+guint rp_generator_streamed(const RpGenerator *generator, guint *n_layers);
 
 /**
  * rp_generator_serve:
@@ -145,6 +154,19 @@ guint rp_generator_slots(const RpGenerator *generator);
  */
 gboolean rp_generator_serve(RpGenerator *generator, RpRequests *requests,
                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/**
+ * rp_requests_serve:
+ * @here: the first generator is served by the calling thread, until the requests are closed
+ *
+ * The same by a thread for each generator. When the last one fails, all requests that wait end.
+ */
+void rp_requests_serve(RpRequests *requests, RpGenerator *const *generators, guint n,
+                       gboolean here);
+/* Whether all generators have failed. */
+gboolean rp_requests_have_failed(RpRequests *requests);
+/* Closes the requests, waits until all have ended, and frees them. Errors: the first of a generator */
+gboolean rp_requests_finish(RpRequests *requests, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A prompt and its answer. */
 typedef struct {

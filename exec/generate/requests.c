@@ -8,16 +8,7 @@
  */
 #include "exec/generate/private.h"
 
-#include <pthread.h>
-
-struct _RpRequests {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    GQueue waiting;      /* (element-type RpTicket) */
-    GHashTable *tickets; /* (element-type guint64 RpTicket): all that have not ended */
-    guint64 last_id;
-    gboolean closed;
-};
+#include "core/base/quote.h"
 
 static void
 ticket_free(gpointer data)
@@ -30,13 +21,15 @@ ticket_free(gpointer data)
 }
 
 RpRequests *
-rp_requests_new(void)
+rp_requests_new(guint most)
 {
     RpRequests *requests = g_new0(RpRequests, 1);
 
     pthread_mutex_init(&requests->lock, NULL);
     pthread_cond_init(&requests->changed, NULL);
     g_queue_init(&requests->waiting);
+    requests->most = most;
+    requests->threads = g_ptr_array_new();
     requests->tickets = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL, ticket_free);
     return requests;
 }
@@ -50,28 +43,58 @@ rp_requests_free(RpRequests *requests)
     g_hash_table_unref(requests->tickets);
     pthread_cond_destroy(&requests->changed);
     pthread_mutex_destroy(&requests->lock);
+    g_ptr_array_unref(requests->threads);
+    g_clear_error(&requests->error);
     g_free(requests);
 }
 
-guint64
-rp_requests_add(RpRequests *requests, const RpPromptRequest *request)
+static gboolean
+check_space(RpRequests *requests, guint n, GError **error)
 {
-    RpTicket *ticket;
-    guint64 id;
+    const guint running = g_hash_table_size(requests->tickets);
 
-    g_return_val_if_fail(request->n_prompt > 0 && request->most_tokens > 0, 0);
-    ticket = g_new0(RpTicket, 1);
+    if (requests->failed)
+        return rp_fail(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_FAILED,
+                       "the model cannot answer: %s", requests->error->message);
+    if (requests->most == 0 || n <= requests->most - running)
+        return TRUE;
+    return rp_fail(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_BUSY,
+                   "too many requests at once: expected at most %u answers, of which %u are under "
+                   "way, found %u more; try again later",
+                   requests->most, running, n);
+}
+
+static RpTicket *
+ticket_new(const RpPromptRequest *request, guint64 id)
+{
+    RpTicket *ticket = g_new0(RpTicket, 1);
+
+    ticket->id = id;
     ticket->request = *request;
     ticket->request.prompt =
         g_memdup2(request->prompt, request->n_prompt * sizeof *request->prompt);
     ticket->answer = g_new(gint32, request->most_tokens);
+    return ticket;
+}
+
+gboolean
+rp_requests_add(RpRequests *requests, const RpPromptRequest *prompts, guint n, guint64 *ids,
+                GError **error)
+{
+    gboolean good;
+
     pthread_mutex_lock(&requests->lock);
-    id = ticket->id = ++requests->last_id;
-    g_hash_table_insert(requests->tickets, &ticket->id, ticket);
-    g_queue_push_tail(&requests->waiting, ticket);
+    good = check_space(requests, n, error);
+    for (guint i = 0; i < n && good; i++) {
+        RpTicket *ticket = ticket_new(&prompts[i], ++requests->last_id);
+
+        ids[i] = ticket->id;
+        g_hash_table_insert(requests->tickets, &ticket->id, ticket);
+        g_queue_push_tail(&requests->waiting, ticket);
+    }
     pthread_cond_broadcast(&requests->changed);
     pthread_mutex_unlock(&requests->lock);
-    return id;
+    return good;
 }
 
 void
@@ -94,17 +117,6 @@ rp_requests_close(RpRequests *requests)
     requests->closed = TRUE;
     pthread_cond_broadcast(&requests->changed);
     pthread_mutex_unlock(&requests->lock);
-}
-
-guint
-rp_requests_left(RpRequests *requests)
-{
-    guint left;
-
-    pthread_mutex_lock(&requests->lock);
-    left = g_hash_table_size(requests->tickets);
-    pthread_mutex_unlock(&requests->lock);
-    return left;
 }
 
 RpTicket *
@@ -132,9 +144,10 @@ rp_requests_put_back(RpRequests *requests, RpTicket *ticket)
 void
 rp_requests_end(RpRequests *requests, RpTicket *ticket, RpRequestEnd end)
 {
+    pthread_mutex_lock(&requests->lock);
+    g_hash_table_steal(requests->tickets, &ticket->id); /* whoever is told may add another */
+    pthread_mutex_unlock(&requests->lock);
     if (ticket->request.done != NULL)
         ticket->request.done(ticket->request.user_data, end, ticket->answer, ticket->n_answer);
-    pthread_mutex_lock(&requests->lock);
-    g_hash_table_remove(requests->tickets, &ticket->id);
-    pthread_mutex_unlock(&requests->lock);
+    ticket_free(ticket);
 }

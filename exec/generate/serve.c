@@ -154,7 +154,7 @@ try_let_in(Serving *serving, RpTicket *ticket, guint *tokens)
     const guint more = begins_with ? 0 : n_prompt;
     const guint begins = serving->n - serving->n_begun + 1;
 
-    if (MAX(*tokens + more, begins) > rp_generator_begin_tokens(serving->generator))
+    if (MAX(*tokens + more, begins) > serving->generator->begin_tokens)
         return FALSE;
     if (serving->n > 0 && serving->n_free < blocks_of(n_prompt + 1) - n_shared + serving->n)
         return FALSE;

@@ -119,6 +119,20 @@ download(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error
     return TRUE;
 }
 
+/* Operations are done when they are issued. */
+static gboolean
+fetch(RpProbe *probe, guint buffer, void *to, const void *from, gsize bytes, GError **error)
+{
+    memcpy(to, from, bytes);
+    return TRUE;
+}
+
+static gboolean
+await(RpProbe *probe, guint buffer, GError **error)
+{
+    return TRUE;
+}
+
 static RpKernelStream *
 stream(RpProbe *probe)
 {
@@ -146,6 +160,10 @@ static const RpProbeOps ops = {
     .time = time_parts,
     .describe = describe,
     .measure_links = measure_links,
+    .take_pinned = take,
+    .give_pinned = free,
+    .fetch = fetch,
+    .await = await,
 };
 
 RpProbe *

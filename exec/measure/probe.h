@@ -11,6 +11,8 @@
 /* Parts that run in turn, at most, and how often in one go. */
 #define RP_PROBE_MAX_PARTS 5
 #define RP_PROBE_MAX_REPEATS 16
+/* Copies at once beside the stream. */
+#define RP_PROBE_BUFFERS 2
 
 typedef struct _RpProbe RpProbe;
 typedef struct _RpMeasurer RpMeasurer; /* exec/measure/measure.h */
@@ -44,6 +46,11 @@ typedef void (*RpProbePart)(gpointer data);
  *   each time that @replay issues them all at once. Such operations have run before. NULL where issuing costs nothing
  * @forget: frees a recording
  *
+ * @take_pinned: memory of the host that every device of the backend fetches from; freed with @give_pinned
+ * @fetch: begins to copy it to the device when all that was issued so far is done, beside what is issued from now on;
+ *   @buffer is below RP_PROBE_BUFFERS
+ * @await: what is issued from now on waits for the last @fetch of @buffer
+ *
  * Errors: the backend's own; those of a cancelled measurement
  */
 typedef struct {
@@ -68,6 +75,11 @@ typedef struct {
     gpointer (*record)(RpProbe *probe, RpProbePart part, gpointer data, GError **error);
     gboolean (*replay)(RpProbe *probe, gpointer recording, GError **error);
     void (*forget)(RpProbe *probe, gpointer recording);
+    void *(*take_pinned)(RpProbe *probe, gsize bytes, GError **error);
+    void (*give_pinned)(void *memory);
+    gboolean (*fetch)(RpProbe *probe, guint buffer, void *to, const void *from, gsize bytes,
+                      GError **error);
+    gboolean (*await)(RpProbe *probe, guint buffer, GError **error);
 } RpProbeOps;
 
 /* The beginning of every probe. One thread at a time. */

@@ -271,7 +271,7 @@ rp_stage_sums(const double *losses)
 void rp_network_forward(const RpNetwork *network, const RpStageCall *call);
 /**
  * rp_network_logits:
- * @call: all layers, forwards; of the head it has @rows, @n_rows of them (a head_chunk at most).
+ * @call: layers up to the head, forwards; of the head it has @rows, @n_rows of them (a head_chunk at most).
  *   The workspace is a forward's
  *
  * Runs a forward up to the logits of some tokens, which predict the token after each. For

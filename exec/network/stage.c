@@ -203,22 +203,24 @@ rp_network_forward(const RpNetwork *network, const RpStageCall *call)
 const void *
 rp_network_logits(const RpNetwork *network, const RpStageCall *call)
 {
-    g_return_val_if_fail(is_valid(network, call) && call->layers.first == 0 &&
-                             call->layers.count == network->n_layers && call->rows,
-                         NULL);
+    g_return_val_if_fail(is_valid(network, call) && has_head(network, call) && call->rows, NULL);
 
     const guint head = network->n_layers - 1;
     const guintptr scratch = forward_scratch(network, call);
-    RpStageCall body = *call;
-    /* the spare hidden state that does not hold the last layer's input */
-    void *x = (guint8 *)call->workspace + (head - 1) % 2 * network->hidden_space;
+    const void *x = call->input;
 
-    body.loss = NULL;
-    body.boundaries = &head;
-    body.n_boundaries = 1;
-    body.output = x;
-    rp_network_forward(network, &body);
+    if (call->layers.count > 1) {
+        RpStageCall body = *call;
 
+        body.loss = NULL;
+        body.boundaries = &head;
+        body.n_boundaries = 1;
+        /* the spare hidden state that does not hold the last layer's input */
+        body.output =
+            (guint8 *)call->workspace + (call->layers.count - 2) % 2 * network->hidden_space;
+        rp_network_forward(network, &body);
+        x = body.output;
+    }
     RpPass pass = begin_pass(network, call, head, network->layers[head].sizes.forward, scratch);
     return rp_head_logits(&pass, x);
 }

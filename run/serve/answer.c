@@ -20,7 +20,7 @@
 
 typedef struct {
     RpServeAnswer *answer;
-    guint64 id; /* in the queue */
+    guint64 id; /* of its request */
     /* of the lock: */
     GArray *ids; /* (element-type gint32): that have come */
     gboolean ended;
@@ -34,9 +34,10 @@ typedef struct {
 } Choice;
 
 struct _RpServeAnswer {
-    gatomicrefcount references;
     const char *model;
-    RpServeQueue *queue;
+    RpRequests *requests;
+    RpServeAlive alive;
+    gpointer user_data; /* of alive */
     RpServeRequest request;
     guint n_prompt;
     gint64 created_s;
@@ -86,13 +87,12 @@ take_token(gpointer user_data, const gint32 *ids, guint n_answer)
     return !g_atomic_int_get(&answer->cancelled);
 }
 
-void
-rp_serve_answer_done(gpointer user_data, RpRequestEnd end, const gint32 *ids, guint n_answer)
+static void
+take_end(gpointer user_data, RpRequestEnd end, const gint32 *ids, guint n_answer)
 {
     Choice *choice = user_data;
     RpServeAnswer *answer = choice->answer;
 
-    rp_serve_queue_leave(answer->queue, choice);
     g_mutex_lock(&answer->lock);
     take_ids(choice, ids, n_answer);
     choice->ended = TRUE;
@@ -105,8 +105,10 @@ rp_serve_answer_done(gpointer user_data, RpRequestEnd end, const gint32 *ids, gu
 /* ---- its life ---- */
 
 static void
-answer_free(RpServeAnswer *answer)
+answer_clear(gpointer data)
 {
+    RpServeAnswer *answer = data;
+
     for (guint i = 0; i < answer->request.n; i++) {
         g_array_unref(answer->choices[i].ids);
         rp_answer_text_clear(&answer->choices[i].text);
@@ -116,14 +118,12 @@ answer_free(RpServeAnswer *answer)
     g_free(answer->choices);
     g_cond_clear(&answer->news);
     g_mutex_clear(&answer->lock);
-    g_free(answer);
 }
 
 void
 rp_serve_answer_unref(RpServeAnswer *answer)
 {
-    if (g_atomic_ref_count_dec(&answer->references))
-        answer_free(answer);
+    g_atomic_rc_box_release_full(answer, answer_clear);
 }
 
 /* As rp_talk_answer() samples: a choice is a number, and the first has that of a talk. */
@@ -134,22 +134,21 @@ add_choices(RpServeAnswer *answer, const GArray *ids, guint most_tokens, GError 
     const guint n = request->n;
     g_autofree RpPromptRequest *prompts = g_new0(RpPromptRequest, n);
     g_autofree guint64 *numbers = g_new0(guint64, n);
-    RpSampling sampling = request->sampling;
 
-    if (!request->has_seed && sampling.temperature > 0)
-        sampling.seed += rp_serve_queue_number(answer->queue);
     for (guint i = 0; i < n; i++) {
-        g_atomic_ref_count_inc(&answer->references);
+        g_atomic_rc_box_acquire(answer);
         prompts[i] = (RpPromptRequest){.prompt = (const gint32 *)(const void *)ids->data,
                                        .n_prompt = ids->len,
                                        .most_tokens = most_tokens,
-                                       .sampling = sampling,
+                                       .sampling = request->sampling,
                                        .number = (request->chat ? request->n_messages : 1) +
                                                  ((guint64)i << 32),
+                                       .group = n > 1 ? (guintptr)answer : 0,
                                        .token = take_token,
+                                       .done = take_end,
                                        .user_data = &answer->choices[i]};
     }
-    const gboolean good = rp_serve_queue_add(answer->queue, prompts, n, numbers, error);
+    const gboolean good = rp_requests_add(answer->requests, prompts, n, numbers, error);
 
     for (guint i = 0; i < n; i++) {
         answer->choices[i].id = numbers[i];
@@ -160,16 +159,18 @@ add_choices(RpServeAnswer *answer, const GArray *ids, guint most_tokens, GError 
 }
 
 RpServeAnswer *
-rp_serve_answer_new(const char *model, const RpModelText *text, RpServeQueue *queue,
-                    RpServeRequest *request, const GArray *ids, guint most_tokens, GError **error)
+rp_serve_answer_new(const RpServiceOptions *options, RpRequests *requests, RpServeRequest *request,
+                    const GArray *ids, guint most_tokens, RpServeAlive alive, gpointer user_data,
+                    GError **error)
 {
-    RpServeAnswer *answer = g_new0(RpServeAnswer, 1);
+    RpServeAnswer *answer = g_atomic_rc_box_new0(RpServeAnswer);
 
-    g_atomic_ref_count_init(&answer->references);
     g_mutex_init(&answer->lock);
     g_cond_init(&answer->news);
-    answer->model = model;
-    answer->queue = queue;
+    answer->model = options->model;
+    answer->requests = requests;
+    answer->alive = alive;
+    answer->user_data = user_data;
     answer->n_prompt = ids->len;
     answer->created_s = g_get_real_time() / G_USEC_PER_SEC;
     answer->out = g_string_new(NULL);
@@ -179,7 +180,7 @@ rp_serve_answer_new(const char *model, const RpModelText *text, RpServeQueue *qu
     for (guint i = 0; i < answer->request.n; i++) {
         answer->choices[i].answer = answer;
         answer->choices[i].ids = g_array_new(FALSE, FALSE, sizeof(gint32));
-        rp_answer_text_init(&answer->choices[i].text, text->tokenizer);
+        rp_answer_text_init(&answer->choices[i].text, options->text->tokenizer);
     }
     if (add_choices(answer, ids, most_tokens, error))
         return answer;
@@ -192,7 +193,7 @@ rp_serve_answer_cancel(RpServeAnswer *answer)
 {
     g_atomic_int_set(&answer->cancelled, TRUE);
     for (guint i = 0; i < answer->request.n; i++)
-        rp_serve_queue_cancel(answer->queue, answer->choices[i].id);
+        rp_requests_cancel(answer->requests, answer->choices[i].id);
 }
 
 guint
@@ -261,7 +262,7 @@ add_tokens(RpServeAnswer *answer, Choice *choice, const gint32 *ids, guint n)
         if (end == choice->text.whole)
             continue;
         choice->finish = "stop";
-        rp_serve_queue_cancel(answer->queue, choice->id);
+        rp_requests_cancel(answer->requests, choice->id);
         return end;
     }
     return choice->text.whole - held_back(choice, request, choice->text.whole);
@@ -307,9 +308,9 @@ read_choice(RpServeAnswer *answer, Choice *choice)
 
 /* ---- writing ---- */
 
-/* Begins an object that the protocol has. */
+/* Begins an object that the protocol has: a whole answer, or a part of a stream, with its choices. */
 static RpJsonWriter *
-begin_object(const RpServeAnswer *answer, const char *chat, const char *completion)
+begin_object(const RpServeAnswer *answer)
 {
     const gboolean is_chat = answer->request.chat;
     RpJsonWriter *json = rp_json_writer_new(RP_JSON_COMPACT);
@@ -318,9 +319,13 @@ begin_object(const RpServeAnswer *answer, const char *chat, const char *completi
 
     rp_json_object(json, NULL);
     rp_json_string(json, "id", id);
-    rp_json_string(json, "object", is_chat ? chat : completion);
+    rp_json_string(json, "object",
+                   !is_chat                 ? "text_completion"
+                   : answer->request.stream ? "chat.completion.chunk"
+                                            : "chat.completion");
     rp_json_int(json, "created", answer->created_s);
     rp_json_string(json, "model", answer->model);
+    rp_json_array(json, "choices");
     return json;
 }
 
@@ -378,9 +383,8 @@ static void
 write_part(RpServeAnswer *answer, const Choice *choice, const char *role, const char *text,
            gsize length, const char *finish)
 {
-    RpJsonWriter *json = begin_object(answer, "chat.completion.chunk", "text_completion");
+    RpJsonWriter *json = begin_object(answer);
 
-    rp_json_array(json, "choices");
     write_choice(json, answer, choice, "delta", role, text, length, finish);
     rp_json_end(json);
     if (answer->request.include_usage)
@@ -392,9 +396,8 @@ static void
 write_last(RpServeAnswer *answer)
 {
     if (answer->request.include_usage) {
-        RpJsonWriter *json = begin_object(answer, "chat.completion.chunk", "text_completion");
+        RpJsonWriter *json = begin_object(answer);
 
-        rp_json_array(json, "choices");
         rp_json_end(json);
         write_usage(json, answer);
         write_object(answer, json);
@@ -426,7 +429,7 @@ write_news(RpServeAnswer *answer, Choice *choice, gsize bytes)
 
 /* Waits for news and reads them. Returns: whether the client is there, and nothing was cancelled */
 static gboolean
-advance(RpServeAnswer *answer, RpServeAlive alive, gpointer user_data)
+advance(RpServeAnswer *answer)
 {
     gboolean there = TRUE;
 
@@ -435,7 +438,7 @@ advance(RpServeAnswer *answer, RpServeAlive alive, gpointer user_data)
         if (g_cond_wait_until(&answer->news, &answer->lock, g_get_monotonic_time() + LOOK_US))
             continue;
         g_mutex_unlock(&answer->lock);
-        there = alive(user_data);
+        there = answer->alive(answer->user_data);
         g_mutex_lock(&answer->lock);
     }
     answer->has_news = FALSE;
@@ -458,19 +461,18 @@ advance(RpServeAnswer *answer, RpServeAlive alive, gpointer user_data)
 }
 
 char *
-rp_serve_answer_whole(RpServeAnswer *answer, RpServeAlive alive, gpointer user_data, GError **error)
+rp_serve_answer_whole(RpServeAnswer *answer, GError **error)
 {
     while (answer->n_finished < answer->request.n && !answer->failed)
-        if (!advance(answer, alive, user_data))
+        if (!advance(answer))
             return NULL;
     if (answer->failed) {
         rp_serve_answer_cancel(answer);
         g_propagate_error(error, failure());
         return NULL;
     }
-    RpJsonWriter *json = begin_object(answer, "chat.completion", "text_completion");
+    RpJsonWriter *json = begin_object(answer);
 
-    rp_json_array(json, "choices");
     for (guint i = 0; i < answer->request.n; i++) {
         const Choice *choice = &answer->choices[i];
 
@@ -506,8 +508,7 @@ frame(RpServeAnswer *answer)
 }
 
 gssize
-rp_serve_answer_stream(RpServeAnswer *answer, char *part, gsize space, RpServeAlive alive,
-                       gpointer user_data)
+rp_serve_answer_stream(RpServeAnswer *answer, char *part, gsize space)
 {
     frame(answer);
     while (answer->out_at == answer->out->len) {
@@ -515,7 +516,7 @@ rp_serve_answer_stream(RpServeAnswer *answer, char *part, gsize space, RpServeAl
         answer->out_at = 0;
         if (answer->ended)
             return 0;
-        if (!advance(answer, alive, user_data))
+        if (!advance(answer))
             return -1;
         frame(answer);
     }

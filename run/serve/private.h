@@ -4,7 +4,6 @@
  *   service.c   HTTP: who may ask for what; errors
  *   clients.c   connections: which of them are slow, or gone
  *   answer.c    one request's answers, as they come
- *   queue.c     generators' threads, and how many answers there may be
  *   request.c   the body of a request; errors
  */
 #pragma once
@@ -51,25 +50,6 @@ gboolean rp_serve_request_read(const char *body, gsize length, gboolean chat,
 /* The error as clients get it: {"error": ...}. @param: (nullable): the key that was wrong. (transfer full) */
 char *rp_serve_error_json(const GError *error, const char *param);
 
-/* ---- queue.c ---- */
-
-typedef struct _RpServeQueue RpServeQueue;
-
-/* @most: requests at once; @done: of all requests, in place of their own */
-RpServeQueue *rp_serve_queue_new(RpGenerator *const *generators, guint n_generators, guint most,
-                                 RpRequestDone done);
-/* Adds all @n or none. @ids: (out) [n]. Errors: %RP_SERVE_ERROR 429, 500 */
-gboolean rp_serve_queue_add(RpServeQueue *queue, const RpPromptRequest *requests, guint n,
-                            guint64 *ids, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-void rp_serve_queue_cancel(RpServeQueue *queue, guint64 id);
-/* Frees its place: `done` calls this once for each request. */
-void rp_serve_queue_leave(RpServeQueue *queue, gpointer user_data);
-/* A number that no other call of it has given. */
-guint64 rp_serve_queue_number(RpServeQueue *queue);
-gboolean rp_serve_queue_has_failed(RpServeQueue *queue);
-/* Waits for all requests, and frees it. Errors: the first of a generator */
-gboolean rp_serve_queue_close(RpServeQueue *queue, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
 /* ---- answer.c ---- */
 
 /* Counts its references: the connection has one, and each choice that has not ended. */
@@ -78,30 +58,26 @@ typedef struct _RpServeAnswer RpServeAnswer;
 /* Whether the client is still there. */
 typedef gboolean (*RpServeAlive)(gpointer user_data);
 
-/* RpRequestDone of the queue. */
-void rp_serve_answer_done(gpointer choice, RpRequestEnd end, const gint32 *answer, guint n_answer);
-
 /**
  * rp_serve_answer_new:
- * @model: must outlive it, as @text and @queue must
+ * @options: must outlive it, as @requests must
  * @request: taken over
  * @ids: of the prompt
  *
- * Puts all its choices into the queue. Errors: of rp_serve_queue_add()
+ * Adds all its choices to @requests. Errors: of rp_requests_add()
  */
-RpServeAnswer *rp_serve_answer_new(const char *model, const RpModelText *text, RpServeQueue *queue,
+RpServeAnswer *rp_serve_answer_new(const RpServiceOptions *options, RpRequests *requests,
                                    RpServeRequest *request, const GArray *ids, guint most_tokens,
+                                   RpServeAlive alive, gpointer user_data,
                                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void rp_serve_answer_unref(RpServeAnswer *answer);
 
 /* All of it, when it is there. Returns: (transfer full): JSON; %NULL: the client has left, or, with the error, nothing
  * answers. Errors: %RP_SERVE_ERROR 500 */
-char *rp_serve_answer_whole(RpServeAnswer *answer, RpServeAlive alive, gpointer user_data,
-                            GError **error);
+char *rp_serve_answer_whole(RpServeAnswer *answer, GError **error);
 /* The next part of a stream, when there is one. Returns: its bytes, at most @space; 0: that was all, -1: the client has
  * left */
-gssize rp_serve_answer_stream(RpServeAnswer *answer, char *part, gsize space, RpServeAlive alive,
-                              gpointer user_data);
+gssize rp_serve_answer_stream(RpServeAnswer *answer, char *part, gsize space);
 /* Nobody will read it. */
 void rp_serve_answer_cancel(RpServeAnswer *answer);
 /* Tokens of the answer so far. */

@@ -119,45 +119,32 @@ static const RpJsonField format_rows[] = {
     {                                                                                              \
         key, rp_json_read_number, MEMBER(no_penalty), .expected = "no penalty but 0", ABSENT       \
     }
-/* Rows of both. */
-#define COMMON                                                                                     \
-    {"model", rp_json_read_text, MEMBER(model), .max = 1024, ABSENT}, {"max_tokens",               \
-                                                                       rp_json_read_uint,          \
-                                                                       MEMBER(max_tokens),         \
-                                                                       .min = 1,                   \
-                                                                       .max = G_MAXINT32,          \
-                                                                       ABSENT},                    \
-        {"n", rp_json_read_uint, MEMBER(n), .min = 1, .max = RP_SERVICE_MAX_CHOICES, ABSENT},      \
-        {"temperature",                                                                            \
-         rp_json_read_number,                                                                      \
-         MEMBER(sampling.temperature),                                                             \
-         .max = 100,                                                                               \
-         .expected = "a number from 0 to 100",                                                     \
-         ABSENT},                                                                                  \
-        {"top_p",                                                                                  \
-         rp_json_read_number,                                                                      \
-         MEMBER(sampling.top_p),                                                                   \
-         .min = DBL_MIN,                                                                           \
-         .max = 1,                                                                                 \
-         .expected = "a number above 0, at most 1",                                                \
-         ABSENT},                                                                                  \
-        {"top_k", rp_json_read_uint, MEMBER(sampling.top_k), .max = G_MAXINT32, ABSENT},           \
-        {"seed", rp_json_read_uint64, MEMBER(sampling.seed), ABSENT},                              \
-        {"stop", read_stops, .null_is_absent = TRUE},                                              \
-        {"stream", rp_json_read_boolean, MEMBER(stream), ABSENT},                                  \
-        {"stream_options", RP_JSON_NESTED(stream_rows), ABSENT}, PENALTY("frequency_penalty"),     \
-        PENALTY("presence_penalty"), UNSUPPORTED("logit_bias", "{}"), IGNORED("user")
 
-static const RpJsonField completion_rows[] = {
-    COMMON,
+/* Rows of completions alone, of both, and of chats alone: which of them a request may have is an interval. */
+static const RpJsonField rows[] = {
     {"prompt", read_prompt, MEMBER(prompt), .required = TRUE, .expected = "a text"},
     UNSUPPORTED("logprobs", "null"),
     UNSUPPORTED("echo", "false"),
     UNSUPPORTED("suffix", "\"\""),
     UNSUPPORTED("best_of", "1"),
-};
-static const RpJsonField chat_rows[] = {
-    COMMON,
+#define FIRST_OF_BOTH 5
+    {"model", rp_json_read_text, MEMBER(model), .max = 1024, ABSENT},
+    {"max_tokens", rp_json_read_uint, MEMBER(max_tokens), .min = 1, .max = G_MAXINT32, ABSENT},
+    {"n", rp_json_read_uint, MEMBER(n), .min = 1, .max = RP_SERVICE_MAX_CHOICES, ABSENT},
+    {"temperature", rp_json_read_number, MEMBER(sampling.temperature), .max = 100,
+     .expected = "a number from 0 to 100", ABSENT},
+    {"top_p", rp_json_read_number, MEMBER(sampling.top_p), .min = DBL_MIN, .max = 1,
+     .expected = "a number above 0, at most 1", ABSENT},
+    {"top_k", rp_json_read_uint, MEMBER(sampling.top_k), .max = G_MAXINT32, ABSENT},
+    {"seed", rp_json_read_uint64, MEMBER(sampling.seed), ABSENT},
+    {"stop", read_stops, ABSENT},
+    {"stream", rp_json_read_boolean, MEMBER(stream), ABSENT},
+    {"stream_options", RP_JSON_NESTED(stream_rows), ABSENT},
+    PENALTY("frequency_penalty"),
+    PENALTY("presence_penalty"),
+    UNSUPPORTED("logit_bias", "{}"),
+    IGNORED("user"),
+#define FIRST_OF_CHATS 19
     {"messages", read_messages, MEMBER(n_messages), .required = TRUE,
      .expected = "a list of messages"},
     {"max_completion_tokens", rp_json_read_uint, MEMBER(max_completion_tokens), .min = 1,
@@ -192,9 +179,10 @@ rp_serve_request_read(const char *body, gsize length, gboolean chat, const RpSam
                                 .stops = g_ptr_array_new_with_free_func(g_free)};
     if (!rp_json_pull_init(&pull, "body", body, length, RP_SERVE_ERROR, 400, error))
         return FALSE;
-    if (!rp_json_read_record(&pull, chat ? chat_rows : completion_rows,
-                             chat ? G_N_ELEMENTS(chat_rows) : G_N_ELEMENTS(completion_rows),
-                             request, &record) ||
+    const guint first = chat ? FIRST_OF_BOTH : 0;
+    const guint end = chat ? G_N_ELEMENTS(rows) : FIRST_OF_CHATS;
+
+    if (!rp_json_read_record(&pull, rows + first, end - first, request, &record) ||
         !rp_json_pull_end(&pull)) {
         const RpJsonLevel *outermost = &pull.levels[0];
 

@@ -12,6 +12,7 @@
 #include <gio/gio.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <nettle/memops.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,12 +35,13 @@ struct _RpService {
     gint64 created_s;
     guint16 port;
     struct MHD_Daemon *daemon;
-    RpServeQueue *queue;
+    RpRequests *requests;
     RpServeClients *clients;
-    GMutex lock;  /* of the log, and */
-    guint n_open; /* requests that are being answered */
-    gint stops;   /* no more are taken */
-    gint is_over; /* none is answered any more */
+    GMutex lock;     /* of the log */
+    gint n_unseeded; /* sampled requests without a seed */
+    gint n_open;     /* requests that are being answered */
+    gint stops;      /* no more are taken */
+    gint is_over;    /* none is answered any more */
 };
 
 typedef struct _Exchange Exchange;
@@ -162,7 +164,7 @@ read_stream(void *cls, uint64_t position, char *part, size_t space)
     (void)position;
     if (!rp_serve_clients_set(clients, exchange->client, RP_CLIENT_WAITS))
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    n = rp_serve_answer_stream(exchange->said, part, space, is_there, exchange);
+    n = rp_serve_answer_stream(exchange->said, part, space);
     if (n < 0 || !rp_serve_clients_set(clients, exchange->client, RP_CLIENT_RECEIVES))
         return MHD_CONTENT_READER_END_WITH_ERROR;
     return n > 0 ? n : MHD_CONTENT_READER_END_OF_STREAM;
@@ -204,27 +206,33 @@ check_model(const Exchange *exchange, const RpServeRequest *request, char **para
     return rp_fail(error, RP_SERVE_ERROR, 404, "model: expected \"%s\", found %s", model, found);
 }
 
-/* Puts the request into the queue: exchange->said. */
+/* Adds the request to those that generators serve: exchange->said. */
 static gboolean
 ask(Exchange *exchange, RpServeRequest *request, char **param, GError **error)
 {
-    const RpService *service = exchange->service;
+    RpService *service = exchange->service;
+    const RpServiceOptions *options = &service->options;
     g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(guint32));
-    guint most_tokens;
+    guint most_tokens, status = MHD_HTTP_BAD_REQUEST;
+    GError *local = NULL;
 
     if (!check_model(exchange, request, param, error))
         return FALSE;
-    if (!read_prompt(exchange, request, ids, &most_tokens, param, error)) {
-        if (error != NULL && *error != NULL) { /* the sender's fault, whoever has found it */
-            (*error)->domain = RP_SERVE_ERROR;
-            (*error)->code = MHD_HTTP_BAD_REQUEST;
-        }
-        return FALSE;
+    if (read_prompt(exchange, request, ids, &most_tokens, param, &local)) {
+        g_clear_pointer(param, g_free);
+        if (!request->has_seed && request->sampling.temperature > 0)
+            request->sampling.seed += (guint)g_atomic_int_add(&service->n_unseeded, 1);
+        exchange->said = rp_serve_answer_new(options, service->requests, request, ids, most_tokens,
+                                             is_there, exchange, &local);
+        status = g_error_matches(local, RP_GENERATE_ERROR, RP_GENERATE_ERROR_BUSY)
+                     ? MHD_HTTP_TOO_MANY_REQUESTS
+                     : MHD_HTTP_INTERNAL_SERVER_ERROR;
     }
-    g_clear_pointer(param, g_free);
-    exchange->said = rp_serve_answer_new(service->options.model, service->options.text,
-                                         service->queue, request, ids, most_tokens, error);
-    return exchange->said != NULL;
+    if (local == NULL)
+        return TRUE;
+    g_set_error_literal(error, RP_SERVE_ERROR, (int)status, local->message);
+    g_error_free(local);
+    return FALSE;
 }
 
 static enum MHD_Result
@@ -244,7 +252,7 @@ answer_request(Exchange *exchange, gboolean chat, char **param, GError **error)
                              MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK,
                                                                read_stream, exchange, NULL),
                              "text/event-stream");
-    char *json = rp_serve_answer_whole(exchange->said, is_there, exchange, error);
+    char *json = rp_serve_answer_whole(exchange->said, error);
 
     return json != NULL
                ? send_response(exchange, MHD_HTTP_OK, make_response(json), "application/json")
@@ -303,13 +311,7 @@ check_route(Exchange *exchange, GError **error)
 static gboolean
 is_token(const char *token, const char *found)
 {
-    const gsize length = strlen(found);
-    const gsize expected = strlen(token);
-    guchar different = length != expected;
-
-    for (gsize i = 0; i < expected; i++)
-        different |= (guchar)(token[i] ^ (i < length ? found[i] : 0));
-    return different == 0;
+    return strlen(found) == strlen(token) && memeql_sec(found, token, strlen(token));
 }
 
 static gboolean
@@ -333,15 +335,11 @@ static gboolean
 check_host(const Exchange *exchange, GError **error)
 {
     const char *found = header(exchange, "Host");
-    g_autofree char *host = g_strdup(found != NULL ? found : "localhost");
-    char *port = strrchr(host, ':');
+    g_autoptr(GSocketConnectable) address =
+        g_network_address_parse(found != NULL ? found : "localhost", 0, NULL);
+    const char *host =
+        address != NULL ? g_network_address_get_hostname(G_NETWORK_ADDRESS(address)) : "";
 
-    if (port != NULL && port[strspn(port, ":0123456789")] == '\0' && strchr(host, ':') == port)
-        *port = '\0';
-    if (*host == '[') {
-        *strchrnul(host, ']') = '\0';
-        memmove(host, host + 1, strlen(host));
-    }
     if (exchange->service->token != NULL || g_ascii_strcasecmp(host, "localhost") == 0 ||
         g_hostname_is_ip_address(host))
         return TRUE;
@@ -430,15 +428,6 @@ receive(Exchange *exchange, const char *data, size_t *length)
     return MHD_YES;
 }
 
-static void
-count(Exchange *exchange, int change)
-{
-    g_mutex_lock(&exchange->service->lock);
-    exchange->service->n_open += (guint)change;
-    g_mutex_unlock(&exchange->service->lock);
-    exchange->counted = change > 0;
-}
-
 static enum MHD_Result
 handle(Exchange *exchange)
 {
@@ -448,7 +437,8 @@ handle(Exchange *exchange)
 
     if (!rp_serve_clients_set(exchange->service->clients, exchange->client, RP_CLIENT_WAITS))
         return MHD_NO;
-    count(exchange, 1);
+    g_atomic_int_inc(&exchange->service->n_open);
+    exchange->counted = TRUE;
     if (error == NULL)
         answered = exchange->route->answer(exchange, &param, &error);
     return error != NULL ? refuse(exchange, error, param) : answered;
@@ -508,7 +498,7 @@ complete(void *cls, struct MHD_Connection *connection, void **context,
     }
     (void)rp_serve_clients_set(service->clients, exchange->client, RP_CLIENT_IDLE);
     if (exchange->counted)
-        count(exchange, -1);
+        g_atomic_int_add(&service->n_open, -1);
     g_clear_error(&exchange->refusal);
     g_string_free(exchange->body, TRUE);
     g_free(exchange->method);
@@ -596,8 +586,8 @@ rp_service_new(const RpServiceOptions *options, GError **error)
     service->token = g_strdup(options->token);
     service->created_s = g_get_real_time() / G_USEC_PER_SEC;
     service->port = g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(address));
-    service->queue = rp_serve_queue_new(options->generators, options->n_generators,
-                                        options->requests, rp_serve_answer_done);
+    service->requests = rp_requests_new(options->requests);
+    rp_requests_serve(service->requests, options->generators, options->n_generators, FALSE);
     service->clients = rp_serve_clients_new(options->client_ms);
     if (start(service, dup(g_socket_get_fd(socket)), error))
         return service;
@@ -615,7 +605,7 @@ rp_service_port(const RpService *service)
 gboolean
 rp_service_has_failed(RpService *service)
 {
-    return rp_serve_queue_has_failed(service->queue);
+    return rp_requests_have_failed(service->requests);
 }
 
 /* Waits until no request is answered, or as long as they have. */
@@ -623,15 +613,9 @@ static void
 let_end(RpService *service)
 {
     const gint64 end_us = g_get_monotonic_time() + (gint64)service->options.grace_ms * 1000;
-    guint n_open = 1;
 
-    while (n_open > 0 && g_get_monotonic_time() < end_us) {
-        g_mutex_lock(&service->lock);
-        n_open = service->n_open;
-        g_mutex_unlock(&service->lock);
-        if (n_open > 0)
-            g_usleep(LOOK_US);
-    }
+    while (g_atomic_int_get(&service->n_open) > 0 && g_get_monotonic_time() < end_us)
+        g_usleep(LOOK_US);
 }
 
 gboolean
@@ -649,7 +633,7 @@ rp_service_stop(RpService *service, GError **error)
         (void)close(socket);
     }
     rp_serve_clients_free(service->clients);
-    good = rp_serve_queue_close(service->queue, error);
+    good = rp_requests_finish(service->requests, error);
     g_mutex_clear(&service->lock);
     g_free(service->token);
     g_free(service);

@@ -70,10 +70,22 @@ rp_cuda_stream_free(RpKernelStream *stream)
     g_free(stream);
 }
 
-/* Threads are not measured as GPUs are. */
-RpProbe *
-rp_cuda_probe_new(guint device, GError **error)
+/* Threads have no graphs: tests take the operations away. */
+RpCudaRecording *
+rp_cuda_stream_record(RpKernelStream *stream, void (*part)(gpointer data), gpointer data,
+                      GError **error)
 {
-    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, "there is no GPU");
+    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, "there are no graphs");
     return NULL;
+}
+
+gboolean
+rp_cuda_stream_replay(RpKernelStream *stream, RpCudaRecording *recording, GError **error)
+{
+    return FALSE;
+}
+
+void
+rp_cuda_stream_forget(RpCudaRecording *recording)
+{
 }

@@ -11,4 +11,9 @@ RP_TEST(gives_the_same_answers_in_any_batch)
     rp_tiny_check_batches(*state, rp_host_devices());
 }
 
+RP_TEST(gives_the_same_answers_in_less_memory_than_the_model)
+{
+    rp_tiny_check_streamed(*state, rp_host_devices());
+}
+
 RP_TEST_FIXTURE(rp_tiny_setup, rp_tiny_teardown)

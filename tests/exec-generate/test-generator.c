@@ -432,12 +432,13 @@ RP_TEST_OF(requests_come_and_go_while_a_generator_serves, const Files *files)
 {
     static const gint32 prompt[] = {1, 2, 3};
     const RpGeneratorOptions options = {.slots = 2, .tokens = 3 + 40};
-    Asked asked = {.requests = rp_requests_new()};
+    Asked asked = {.requests = rp_requests_new(2)};
     One ones[] = {{&asked, 0}, {&asked, 1}, {&asked, 2}};
     RpProbe *probe = rp_host_probe_new(0, NULL);
     RpGenerator *generator =
         rp_generator_new(&files->config, files->weights, rp_host_kernels(), probe, &options, NULL);
     gpointer both[] = {generator, asked.requests};
+    guint64 id, ids[3];
     GThread *thread = g_thread_new("generator", serve, both);
     RpPromptRequest request = {.prompt = prompt,
                                .n_prompt = 3,
@@ -449,14 +450,18 @@ RP_TEST_OF(requests_come_and_go_while_a_generator_serves, const Files *files)
     g_usleep(20000); /* it waits */
     asked.cancelled = 2;
     request.user_data = &ones[0];
-    assert_int_equal(rp_requests_add(asked.requests, &request), 1);
+    assert_true(rp_requests_add(asked.requests, &request, 1, &id, NULL));
+    assert_int_equal(id, 1);
     request.user_data = &ones[1];
-    assert_int_equal(rp_requests_add(asked.requests, &request), 2);
+    assert_true(rp_requests_add(asked.requests, &request, 1, &id, NULL));
+    assert_int_equal(id, 2);
     while (g_atomic_int_get(&asked.n_done) < 2)
         g_usleep(1000);
-    assert_int_equal(rp_requests_left(asked.requests), 0);
     request.user_data = &ones[2];
-    (void)rp_requests_add(asked.requests, &request);
+    rp_refuses("too many requests at once: expected at most 2 answers, of which 0 are under way",
+               rp_requests_add, asked.requests,
+               (const RpPromptRequest[]){request, request, request}, 3, ids);
+    assert_true(rp_requests_add(asked.requests, &request, 1, &id, NULL));
     rp_requests_close(asked.requests);
     assert_true(GPOINTER_TO_INT(g_thread_join(thread)));
     assert_int_equal(asked.n_done, 3);

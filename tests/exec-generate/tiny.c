@@ -1,7 +1,10 @@
 #include "tests/exec-generate/tiny.h"
 
+#include <glib/gstdio.h>
+
 #include "exec/generate/generator.h"
 #include "exec/model/hf-config.h"
+#include "exec/model/init.h"
 
 #define FIXTURES RP_SOURCE_ROOT "/tests/exec-generate/fixtures"
 #define MAX_PROMPTS 8
@@ -111,6 +114,32 @@ check(Tiny *tiny, const char *name, guint first, guint n)
             fail_msg("%s, prompt %u: other tokens than transformers'", name, i + 1);
 }
 
+/* The same architecture with more layers, and weights drawn at random. */
+static void
+open_deep(Tiny *tiny, const char *name, const RpDeviceOps *devices)
+{
+    static const char *const written[] = {"config.json", "model.safetensors"};
+    const RpInitOptions options = {.seed = 3};
+    g_autofree char *directory = g_dir_make_tmp("rp-deep-XXXXXX", NULL);
+
+    open_model(tiny, name, devices);
+    rp_weights_free(tiny->weights);
+    rp_safetensors_free(tiny->checkpoint);
+    tiny->config.blocks = 6;
+    tiny->config.initializer_range = 0.5; /* else all tokens are about as likely */
+    assert_true(rp_init_write(&tiny->config, directory, &options, NULL));
+    tiny->checkpoint = rp_safetensors_open(directory, NULL);
+    assert_non_null(tiny->checkpoint);
+    tiny->weights = rp_weights_new(&tiny->config);
+    assert_true(rp_weights_bind(tiny->weights, tiny->checkpoint, NULL));
+    for (guint i = 0; i < G_N_ELEMENTS(written); i++) {
+        g_autofree char *path = g_build_filename(directory, written[i], NULL);
+
+        (void)g_remove(path);
+    }
+    (void)g_rmdir(directory);
+}
+
 static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss", "qwen3-5"};
 
 void
@@ -140,13 +169,16 @@ typedef struct {
     guint lengths[N];
     gint32 alone[N][NEW];
     RpSampling sampling;
+    guint64 memory_bytes; /* limit of generators */
 } Batches;
 
 static RpGenerator *
 generator_of(const Batches *batches, RpProbe *probe, guint slots, guint blocks)
 {
-    const RpGeneratorOptions options = {
-        .slots = slots, .tokens = MOST_PROMPT + NEW, .blocks = blocks};
+    const RpGeneratorOptions options = {.slots = slots,
+                                        .tokens = MOST_PROMPT + NEW,
+                                        .blocks = blocks,
+                                        .memory_bytes = batches->memory_bytes};
     RpGenerator *generator = rp_generator_new(&batches->tiny->config, batches->tiny->weights,
                                               batches->tiny->kernels, probe, &options, NULL);
 
@@ -240,28 +272,122 @@ check_batches(Batches *batches, const RpDeviceOps *devices)
     rp_probe_free(probe);
 }
 
+static void
+make_prompts(Batches *batches)
+{
+    static const guint lengths[] = {1, 64, 3, 100, 63, 65, 150, 17, 128, 70};
+    guint32 random = 7;
+
+    for (guint i = 0; i <= N - 3; i++) {
+        batches->lengths[i] = lengths[i];
+        for (guint t = 0; t < lengths[i]; t++) {
+            random = random * 1664525 + 1013904223;
+            batches->prompts[i][t] = (gint32)((random >> 8) % batches->tiny->config.vocab);
+        }
+    }
+    batches->sampling = (RpSampling){.temperature = 0.9, .top_p = 0.95, .top_k = 12, .seed = 3};
+}
+
 void
 rp_tiny_check_batches(gpointer state, const RpDeviceOps *devices)
 {
-    static const guint lengths[] = {1, 64, 3, 100, 63, 65, 150, 17, 128, 70};
     Tiny *tiny = state;
     g_autofree Batches *batches = g_new0(Batches, 1);
-    guint32 random = 7;
 
     batches->tiny = tiny;
     for (gsize m = 0; m < G_N_ELEMENTS(names); m++) {
+        const RpSampling greedy = {.temperature = 0};
+
         open_model(tiny, names[m], devices);
-        for (guint i = 0; i <= N - 3; i++) {
-            batches->lengths[i] = lengths[i];
-            for (guint t = 0; t < lengths[i]; t++) {
-                random = random * 1664525 + 1013904223;
-                batches->prompts[i][t] = (gint32)((random >> 8) % tiny->config.vocab);
-            }
-        }
-        batches->sampling = (RpSampling){.temperature = 0};
+        make_prompts(batches);
+        const RpSampling sampled = batches->sampling;
+
+        batches->sampling = greedy;
         answer_alone(batches);
         check_continuation(batches);
-        batches->sampling = (RpSampling){.temperature = 0.9, .top_p = 0.95, .top_k = 12, .seed = 3};
+        batches->sampling = sampled;
         check_batches(batches, devices);
     }
+}
+
+/* ---- memory that not all layers fit into ---- */
+
+#define SLOTS 3
+#define SOME 5 /* of the prompts */
+
+/* A generator in @bytes. @streamed: (out). Returns: %NULL, if they are too few */
+static RpGenerator *
+generator_within(Batches *batches, RpProbe *probe, guint64 bytes, const RpGenerator *beside,
+                 guint *streamed, guint *n_layers)
+{
+    const RpGeneratorOptions options = {.slots = SLOTS,
+                                        .tokens = MOST_PROMPT + NEW,
+                                        .blocks = 3, /* of one sequence: the rest is for layers */
+                                        .memory_bytes = bytes,
+                                        .beside = beside};
+    g_autoptr(GError) error = NULL;
+    RpGenerator *generator = rp_generator_new(&batches->tiny->config, batches->tiny->weights,
+                                              batches->tiny->kernels, probe, &options, &error);
+
+    if (generator == NULL)
+        assert_true(g_error_matches(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY));
+    else
+        *streamed = rp_generator_streamed(generator, n_layers);
+    return generator;
+}
+
+/* The fewest bytes with which at most @most layers are streamed. */
+static guint64
+least_bytes(Batches *batches, guint most)
+{
+    guint64 low = 0, high = 64 << 20;
+
+    while (high - low > 1) {
+        const guint64 middle = low + (high - low) / 2;
+        guint streamed = G_MAXUINT, n_layers;
+        RpGenerator *generator =
+            generator_within(batches, batches->tiny->probe, middle, NULL, &streamed, &n_layers);
+
+        rp_generator_free(generator);
+        *(streamed <= most ? &high : &low) = middle;
+    }
+    return high;
+}
+
+void
+rp_tiny_check_streamed(gpointer state, const RpDeviceOps *devices)
+{
+    static const char *const streamed_names[] = {"llama", "qwen3-moe", "qwen3-5"};
+    Tiny *tiny = state;
+    g_autofree Batches *batches = g_new0(Batches, 1);
+    RpProbe *probe = devices->probe_new(0, NULL);
+
+    assert_non_null(probe);
+    batches->tiny = tiny;
+    for (gsize m = 0; m < G_N_ELEMENTS(streamed_names); m++) {
+        guint streamed = 1000, n_layers = 0;
+        gboolean seen_all = FALSE, seen_some = FALSE;
+
+        open_deep(tiny, streamed_names[m], devices);
+        make_prompts(batches);
+        answer_alone(batches);
+        while (streamed > 0) {
+            const guint64 bytes = least_bytes(batches, streamed / 2);
+            RpGenerator *generators[2] = {
+                generator_within(batches, tiny->probe, bytes, NULL, &streamed, &n_layers)};
+
+            assert_non_null(generators[0]);
+            seen_all |= streamed == n_layers;
+            seen_some |= streamed > 0 && streamed < n_layers;
+            check_answers(batches, generators, 1, 0, SOME, FALSE);
+            generators[1] =
+                generator_within(batches, probe, bytes, generators[0], &streamed, &n_layers);
+            check_answers(batches, generators, 2, 0, SOME, FALSE);
+            rp_generator_free(generators[0]);
+            check_answers(batches, generators + 1, 1, 2, 2, TRUE);
+            rp_generator_free(generators[1]);
+        }
+        assert_true(seen_all && seen_some);
+    }
+    rp_probe_free(probe);
 }
