@@ -9,10 +9,10 @@ run(const RpAttentionArgs *args, const float *delta, bool backwards)
 {
     const auto thread = [](const RpAttentionArgs &some, const AttentionGrid &grid,
                            const BackwardScratch &scratch, unsigned *numbers) {
-        differentiate_pairs<T>(some, grid, scratch, numbers, 0);
+        differentiate_all<T, D, Half>(some, grid, scratch, numbers, 0);
     };
 
-    soft_run_blocks(args, delta, {KEYS, SHARED_BYTES, thread}, backwards);
+    soft_run_blocks(args, delta, {KEYS, Half::SHARED_BYTES, thread}, backwards);
 }
 
 void

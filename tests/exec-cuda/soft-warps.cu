@@ -34,7 +34,7 @@ struct Thread {
 static struct {
     Thread threads[MOST_THREADS];
     uint32_t words[2][MOST_THREADS][8];
-    Meeting block, warps[MOST_THREADS / 32];
+    Meeting block, warps[MOST_THREADS / 32], some[16];
     alignas(16) unsigned char shared[MOST_BYTES];
     uint32_t shared_bytes; /* shared memory of the kernel */
     ucontext_t caller;
@@ -88,7 +88,7 @@ yield()
 }
 
 static void
-meet(Meeting *meeting, int count)
+meet(Meeting *meeting, int count, bool waits = true)
 {
     const long over = meeting->over;
 
@@ -96,7 +96,7 @@ meet(Meeting *meeting, int count)
         meeting->here = 0;
         meeting->over++;
     }
-    while (meeting->over == over)
+    while (waits && meeting->over == over)
         yield();
 }
 
@@ -104,6 +104,12 @@ void
 soft_meet_block()
 {
     meet(&soft.block, (int)soft.count);
+}
+
+void
+soft_meet_some(int barrier, int threads, bool waits)
+{
+    meet(&soft.some[barrier], threads, waits);
 }
 
 void
@@ -190,6 +196,7 @@ run_block(SoftIndex number, unsigned threads, bool backwards)
     soft.backwards = backwards;
     soft.block = {};
     memset(soft.warps, 0, sizeof soft.warps);
+    memset(soft.some, 0, sizeof soft.some);
     memset(soft.shared, 0xff, sizeof soft.shared);
     for (unsigned i = 0; i < threads; i++) {
         Thread &thread = soft.threads[i];

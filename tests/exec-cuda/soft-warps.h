@@ -42,6 +42,8 @@ struct SoftIndex {
 SoftIndex soft_thread();
 SoftIndex soft_block();
 void soft_meet_block();
+/* @waits: otherwise the thread only counts among @threads */
+void soft_meet_some(int barrier, int threads, bool waits);
 void soft_meet_warp();
 /* The words that each lane of this warp hands over. They stay until the one after the next handing over: a thread has
  * read the last ones before another, which met it since, writes there again. */

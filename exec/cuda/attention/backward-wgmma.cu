@@ -101,7 +101,7 @@ copy_all(const RpAttentionArgs &args, const Maps &maps, const Shared &shared, co
                      shared.keys_full());
         }
     }
-    for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
+    for (uint32_t step = 0; at.more(); step++, at = next_step<QUERIES>(at)) {
         const uint32_t stage = step % STAGES;
         const int token = (int)place.start + at.query, column = head_of(place, at) * D;
 
@@ -127,7 +127,7 @@ copy_rows(const RpAttentionArgs &args, const float *delta, const Shared &shared,
 {
     const int lane = (int)threadIdx.x & 31;
 
-    for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
+    for (uint32_t step = 0; at.more(); step++, at = next_step<QUERIES>(at)) {
         const uint32_t stage = step % STAGES;
         const size_t first =
             (size_t)head_of(place, at) * args.tokens + place.start + (size_t)at.query;
@@ -167,7 +167,7 @@ end_turns(const RpAttentionArgs &args, const AttentionGrid &grid, const Backward
         meet(1, MEETING);
         if (before.ends() && (threadIdx.x & 31) == 0)
             end_turn(before.count);
-        more = at.more;
+        more = at.more();
         before = share_of<QUERIES>(args, scratch, grid.window, place, at);
     }
 }
@@ -357,7 +357,7 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
     Rest rest = {nullptr, false};
 
     barrier_wait(shared.keys_full(), 0);
-    for (uint32_t step = 0; at.more; step++, at = next_step<QUERIES>(at)) {
+    for (uint32_t step = 0; at.more(); step++, at = next_step<QUERIES>(at)) {
         const uint32_t stage = step % STAGES;
         const Share share = share_of<QUERIES>(args, scratch, grid.window, place, at);
         float s[8][4], y[8][4], dq[8][4];

@@ -81,8 +81,11 @@ template <int D> struct Shared {
     }
 };
 
-/* A warp's keys in registers as left operands, and the sums of their gradients. */
+/* A warp's keys in registers as left operands, and the sums of their gradients. backward-pairs.cu has another kind,
+ * with its own load_keys(), differentiate_keys(), end_step() and store_keys(). */
 template <int D> struct Keys {
+    static constexpr uint32_t SHARED_BYTES = Shared<D>::BYTES;
+    static constexpr bool SPREADS = false; /* whether halves of a block's warps do different work */
     uint32_t k; /* in shared memory */
     uint32_t v[FRAGMENTS][D / 16][4];
     float dk[FRAGMENTS][D / 8][4], dv[FRAGMENTS][D / 8][4];
@@ -95,8 +98,8 @@ struct Weights {
 
 } // namespace
 
-/* Starts copying the queries of a step, or their d_out. */
-template <typename T, int D>
+/* Starts copying the queries of a step, or their d_out. @N: threads that do: all, or one half of them */
+template <typename T, int D, int N = THREADS>
 static __device__ __forceinline__ void
 copy_queries(uint32_t tile, const void *array, const RpAttentionArgs &args, const Place &place,
              const Steps &at)
@@ -104,27 +107,39 @@ copy_queries(uint32_t tile, const void *array, const RpAttentionArgs &args, cons
     const size_t stride = args.heads * D;
     const size_t head = (size_t)head_of(place, at);
 
-    copy_tile<D, Tile<D>::QUERIES, THREADS>(
+    copy_tile<D, Tile<D>::QUERIES, N>(
         tile, (const T *)array + (place.start + (size_t)at.query) * stride + head * D, stride,
         place.length - at.query);
 }
 
 /* Starts copying their lse, and behind those their delta. */
-template <int D>
+template <int D, int N = THREADS>
 static __device__ __forceinline__ void
 copy_rows(uint32_t rows, const RpAttentionArgs &args, const float *delta, const Place &place,
           const Steps &at)
 {
-    const int queries = Tile<D>::QUERIES, row = (int)threadIdx.x % queries;
+    const int thread = (int)threadIdx.x % N, queries = Tile<D>::QUERIES, row = thread % queries;
     const int valid = place.length - at.query;
-    const float *values = (int)threadIdx.x < queries ? args.lse : delta;
+    const float *values = thread < queries ? args.lse : delta;
     const size_t head = (size_t)head_of(place, at);
 
-    if ((int)threadIdx.x < 2 * queries)
-        copy_async_4(rows + threadIdx.x * 4,
+    if (thread < 2 * queries)
+        copy_async_4(rows + (uint32_t)thread * 4,
                      values + head * args.tokens + place.start +
                          (size_t)(at.query + (row < valid ? row : 0)),
                      row < valid);
+}
+
+/* Starts copying q, lse and delta of the step @next, if it is one. */
+template <typename T, int D, int N = THREADS>
+static __device__ __forceinline__ void
+copy_next(const Shared<D> &shared, uint32_t stage, const RpAttentionArgs &args, const BackwardScratch &scratch,
+          const Place &place, const Steps &next)
+{
+    if (next.more()) {
+        copy_queries<T, D, N>(shared.q(stage), args.q, args, place, next);
+        copy_rows<D, N>(shared.rows(stage), args, scratch.delta, place, next);
+    }
 }
 
 /* Y^T of 16 keys from @row on and 16 queries, to its tile. */
@@ -145,10 +160,9 @@ store_weights(uint32_t y_tile, int row, int part, const uint32_t (&y)[4])
 /* A warp's 32 x 32 of a tile of dq: c = Y k. */
 template <typename T, int D>
 static __device__ __forceinline__ void
-multiply_queries(float (&c)[8][4], uint32_t y_tile, uint32_t k_tile,
+multiply_queries(float (&c)[8][4], int warp, uint32_t y_tile, uint32_t k_tile,
                  const LaneOffset<Tile<D>::PITCH, true> &y_lane, const LaneOffset<D> &k_lane)
 {
-    const int warp = uniform((int)threadIdx.x / 32);
     /* in units of 16 */
     const int row = warp / Tile<D>::ACROSS * 2, column = warp % Tile<D>::ACROSS * 2;
 
@@ -176,19 +190,17 @@ multiply_queries(float (&c)[8][4], uint32_t y_tile, uint32_t k_tile,
     }
 }
 
-/* A warp's part of a tile of dq, at its turn. @first_head: of the launch */
+/* A warp's part of a tile of dq, at its turn. @seen: of the count; @first_head: of the launch */
 template <typename T, int D>
 static __device__ __forceinline__ void
-differentiate_queries(const RpAttentionArgs &args, const BackwardScratch &scratch,
-                      const Shared<D> &shared, const Place &place, const Steps &at,
-                      const Share &share, int first_head,
-                      const LaneOffset<Tile<D>::PITCH, true> &y_lane, const LaneOffset<D> &lane)
+differentiate_queries(const RpAttentionArgs &args, const BackwardScratch &scratch, const Shared<D> &shared,
+                      const Place &place, const Steps &at, const Share &share, unsigned seen, int first_head, const LaneOffset<D> &lane)
 {
-    const int warp = uniform((int)threadIdx.x / 32);
-    const unsigned seen = glance_at_count(share.count);
+    const int warp = own_warp();
+    const LaneOffset<Tile<D>::PITCH, true> y_lane;
     float c[8][4];
 
-    multiply_queries<T, D>(c, shared.y(), shared.k, y_lane, lane);
+    multiply_queries<T, D>(c, warp, shared.y(), shared.k, y_lane, lane);
     add_queries<T, D, Tile<D>::QUERIES, 4>(
         args, scratch, place, at, share, head_of(place, at) - first_head, seen, c, warp,
         warp / Tile<D>::ACROSS * 32, warp % Tile<D>::ACROSS * 32);
@@ -202,8 +214,7 @@ load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
 {
     const size_t k_stride = args.kv_heads * D, v_stride = attention_v_row(args) * D;
     const size_t first = place.start + (size_t)at.begin, column = (size_t)place.head * D;
-    const uint32_t v_tile = shared.d_out(),
-                   row = tile_bytes<D>(uniform((int)threadIdx.x / 32) * ROWS);
+    const uint32_t v_tile = shared.d_out(), row = tile_bytes<D>(own_warp() * ROWS);
 
     static_assert(Tile<D>::QUERY_BYTES + Tile<D>::Y_BYTES >= Tile<D>::KEY_BYTES, "v is there at first");
     copy_tile<D, KEYS, THREADS>(shared.k, (const T *)args.k + first * k_stride + column, k_stride,
@@ -228,9 +239,9 @@ load_keys(Keys<D> &keys, const Shared<D> &shared, const RpAttentionArgs &args,
 /* Writes the sums of the block's keys. */
 template <typename T, int D>
 static __device__ __forceinline__ void
-store_keys(const RpAttentionArgs &args, const Place &place, const Steps &at, const Keys<D> &keys)
+store_keys(const Keys<D> &keys, const RpAttentionArgs &args, const Place &place, const Steps &at)
 {
-    const int row = at.begin + uniform((int)threadIdx.x / 32) * ROWS;
+    const int row = at.begin + own_warp() * ROWS;
     const size_t stride = attention_v_row(args) * D;
     const size_t target = (place.start + (size_t)row) * stride + (size_t)place.head * D;
     float scale[FRAGMENTS][2], one[FRAGMENTS][2];
@@ -421,10 +432,11 @@ weigh(Weights (&weights)[FRAGMENTS], const uint32_t (&k)[FRAGMENTS][D / 16][4],
 template <bool MASKED, typename T, int D>
 static __device__ __forceinline__ void
 differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
-                   const AttentionGrid &grid, const Steps &at, const LaneOffset<D> &lane,
+                   const RpAttentionArgs &args, const AttentionGrid &grid, const BackwardScratch &scratch,
+                   const Place &place, const Steps &at, const Steps &next, const LaneOffset<D> &lane,
                    const Lanes<D> &lanes)
 {
-    const int queries = Tile<D>::QUERIES, row = uniform((int)threadIdx.x / 32) * ROWS;
+    const int queries = Tile<D>::QUERIES, row = own_warp() * ROWS;
     const uint32_t q_tile = shared.q(stage), o_tile = shared.d_out();
     uint32_t k[FRAGMENTS][D / 16][4];
 
@@ -448,7 +460,20 @@ differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
     }
 }
 
+/* Behind the barrier at which Y^T is there. */
 template <typename T, int D>
+static __device__ __forceinline__ void
+end_step(Keys<D> &keys, const Shared<D> &shared, uint32_t stage, const RpAttentionArgs &args,
+         const BackwardScratch &scratch, const Place &place, const Steps &at, const Steps &next, const Share &share,
+         int first_head, const LaneOffset<D> &lane)
+{
+    if (next.more())
+        copy_queries<T, D>(shared.d_out(), args.d_out, args, place, next);
+    differentiate_queries<T, D>(args, scratch, shared, place, at, share, glance_at_count(share.count), first_head,
+                                lane);
+}
+
+template <typename T, int D, typename Own = Keys<D>>
 static __global__ void
 __launch_bounds__(THREADS, 1)
     differentiate_all(const RpAttentionArgs args, const AttentionGrid grid, const BackwardScratch scratch,
@@ -463,57 +488,56 @@ __launch_bounds__(THREADS, 1)
 
     const LaneOffset<D> lane;
     const Lanes<D> lanes;
-    const LaneOffset<Tile<D>::PITCH, true> y_lane;
     Steps at = begin_steps<Tile<D>::QUERIES>(args, place, grid.window);
-    Share before = {TURN_ONLY, 0, nullptr};
-    Keys<D> keys;
+    Share share = {TURN_ONLY, 0, nullptr};
+    Own own;
 
-    load_keys<T, D>(keys, shared, args, scratch, place, at, lane);
-    for (uint32_t stage = 0; at.more; stage ^= 1) {
+    load_keys<T>(own, shared, args, scratch, place, at, lane);
+    for (uint32_t stage = 0; at.more(); stage ^= 1) {
         const Steps next = next_step<Tile<D>::QUERIES>(at);
 
         copy_async_wait();
         __syncthreads();
-        if (before.ends() && threadIdx.x == 0)
-            end_turn(before.count);
-        if (next.more) {
-            copy_queries<T, D>(shared.q(stage ^ 1), args.q, args, place, next);
-            copy_rows<D>(shared.rows(stage ^ 1), args, scratch.delta, place, next);
+        if (!Own::SPREADS) {
+            if (share.ends() && threadIdx.x == 0)
+                end_turn(share.count);
+            copy_next<T, D>(shared, stage ^ 1, args, scratch, place, next);
         }
         if (is_masked<Tile<D>::QUERIES>(at, grid.window))
-            differentiate_keys<true, T, D>(keys, shared, stage, grid, at, lane, lanes);
+            differentiate_keys<true, T>(own, shared, stage, args, grid, scratch, place, at, next, lane, lanes);
         else
-            differentiate_keys<false, T, D>(keys, shared, stage, grid, at, lane, lanes);
+            differentiate_keys<false, T>(own, shared, stage, args, grid, scratch, place, at, next, lane, lanes);
         __syncthreads();
-        if (next.more)
-            copy_queries<T, D>(shared.d_out(), args.d_out, args, place, next);
-        before = share_of<Tile<D>::QUERIES>(args, scratch, grid.window, place, at);
-        differentiate_queries<T, D>(args, scratch, shared, place, at, before, first_kv_head * at.group,
-                                    y_lane, lane);
+        /* it takes as long as 600 cycles, in which others multiply */
+        if (Own::SPREADS && share.ends() && threadIdx.x == THREADS - 1)
+            end_turn(share.count);
+        share = share_of<Tile<D>::QUERIES>(args, scratch, grid.window, place, at);
+        end_step<T>(own, shared, stage, args, scratch, place, at, next, share,
+                    first_kv_head * at.group, lane);
         at = next;
     }
     __syncthreads();
-    if (before.ends() && threadIdx.x == 0)
-        end_turn(before.count);
-    store_keys<T, D>(args, place, at, keys);
+    if (share.ends() && threadIdx.x == THREADS - 1)
+        end_turn(share.count);
+    store_keys<T>(own, args, place, at);
 }
 
-template <typename T, int D>
+template <typename T, int D, typename Own = Keys<D>>
 static cudaError_t
 launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardScratch *scratch,
        size_t first, unsigned *numbers, cudaStream_t stream)
 {
     static std::atomic<uint64_t> done;
-    const int bytes = (int)Shared<D>::BYTES;
+    const int bytes = (int)Own::SHARED_BYTES;
 
-    static_assert(Shared<D>::BYTES <= (KEYS == 128 ? 99 : 227) * 1024,
-                  "shared memory of a block since sm_86; of sm_90");
+    static_assert(Own::SHARED_BYTES <= (KEYS == 256 ? 227 : 99) * 1024,
+                  "shared memory of a block of sm_90; since sm_86");
 
     const cudaError_t status =
-        attention_allow_shared((const void *)differentiate_all<T, D>, bytes, &done);
+        attention_allow_shared((const void *)differentiate_all<T, D, Own>, bytes, &done);
 
     if (status != cudaSuccess)
         return status;
-    return attention_launch(differentiate_all<T, D>, grid->units * grid->blocks, THREADS, bytes,
+    return attention_launch(differentiate_all<T, D, Own>, grid->units * grid->blocks, THREADS, bytes,
                             stream, *args, *grid, *scratch, numbers, (int)first);
 }

@@ -165,3 +165,25 @@ load_shared(uint32_t address)
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
     return value;
 }
+
+static __device__ __forceinline__ void
+store_shared_words(uint32_t address, const float (&four)[4])
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(four[0]), "f"(four[1]), "f"(four[2]),
+                 "f"(four[3])
+                 : "memory");
+}
+
+/* @threads of the block, whole warps, meet at @barrier, 1 to 15. */
+static __device__ __forceinline__ void
+meet_some(int barrier, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* The same without waiting for the others, which see all writes before it. */
+static __device__ __forceinline__ void
+announce(int barrier, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}

@@ -19,7 +19,13 @@ struct Steps {
     int begin;       /* the first tile's query, the block's first key */
     int group, head; /* query heads of the group: their number, the present one */
     int query;       /* the tile's first */
-    bool more;
+
+    /* Whether this is a step. It is no member, which a kernel without registers left would keep in local memory, and
+     * read behind all its additions to dq. */
+    __device__ __forceinline__ bool more() const
+    {
+        return query >= begin;
+    }
 };
 
 template <int QUERIES>
@@ -34,7 +40,6 @@ begin_steps(const RpAttentionArgs &args, const Place &place, int window)
     /* the last query that sees one of the keys: the last key's own window ends there */
     at.query = (int)min((long long)at.begin + KEYS - 1 + window, (long long)place.length) - 1;
     at.query = at.query / QUERIES * QUERIES;
-    at.more = true;
     return at;
 }
 
@@ -45,7 +50,6 @@ next_step(Steps at)
     if (++at.head == at.group) {
         at.head = 0;
         at.query -= QUERIES;
-        at.more = at.query >= at.begin;
     }
     return at;
 }

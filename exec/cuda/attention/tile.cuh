@@ -49,13 +49,14 @@ template <int D, bool ACROSS = false> struct LaneOffset {
     }
 };
 
-/* Starts copying @ROWS rows, @stride elements apart; rows from @valid on become 0. */
+/* Starts copying @ROWS rows, @stride elements apart; rows from @valid on become 0. @THREADS that follow each other do,
+ * from a multiple on. */
 template <int D, int ROWS, int THREADS, typename T>
 static __device__ __forceinline__ void
 copy_tile(uint32_t tile, const T *source, size_t stride, int valid)
 {
     const int chunks = D / 8, pass = THREADS / chunks; /* chunks of a row; rows at once */
-    const int row = (int)threadIdx.x / chunks, chunk = (int)threadIdx.x % chunks;
+    const int row = (int)threadIdx.x % THREADS / chunks, chunk = (int)threadIdx.x % chunks;
     const T *from = source + (size_t)row * stride + chunk * 8;
 
     static_assert((pass % 8 == 0 || pass == 4) && ROWS % pass == 0, "whole passes");
@@ -203,6 +204,13 @@ static __device__ __forceinline__ int
 uniform(int x)
 {
     return __shfl_sync(0xffffffff, x, 0);
+}
+
+/* A warp's number in its block. It is best not kept: what is computed from it would be, too, in registers. */
+static __device__ __forceinline__ int
+own_warp()
+{
+    return uniform((int)threadIdx.x / 32);
 }
 
 /* The work of a block of threads; @rank counts the sequence's blocks, most work first. */

@@ -273,3 +273,21 @@ load_shared(uint32_t address)
     memcpy(&value, soft_shared(address, sizeof value), sizeof value);
     return value;
 }
+
+static inline void
+store_shared_words(uint32_t address, const float (&four)[4])
+{
+    memcpy(soft_shared(address, sizeof four), four, sizeof four);
+}
+
+static inline void
+meet_some(int barrier, int threads)
+{
+    soft_meet_some(barrier, threads, true);
+}
+
+static inline void
+announce(int barrier, int threads)
+{
+    soft_meet_some(barrier, threads, false);
+}
