@@ -34,7 +34,7 @@
 /* clang-format on */
 
 /* Limits of a router. */
-#define RP_MOST_EXPERTS 256
+#define RP_MOST_EXPERTS 512
 #define RP_MOST_CHOICES 16
 
 /*
@@ -54,7 +54,7 @@
  */
 typedef struct {
     RpDtype dtype;
-    size_t tokens, experts, choices; /* experts <= 256; choices <= 16, experts */
+    size_t tokens, experts, choices; /* experts <= 512; choices <= 16, experts */
     bool among_chosen;
     const void *logits;     /* [T,E] */
     int32_t *chosen;        /* [T,k]; forward: out, backward: in */

@@ -9,8 +9,9 @@ typedef struct {
 } Shape;
 
 static const Shape shapes[] = {
-    {1, 1, 1, FALSE},    {7, 5, 5, FALSE},      {31, 8, 3, FALSE},   {300, 16, 16, FALSE},
-    {515, 129, 4, TRUE}, {5003, 256, 8, FALSE}, {9001, 4, 4, FALSE}, {70001, 33, 1, TRUE},
+    {1, 1, 1, FALSE},     {7, 5, 5, FALSE},     {31, 8, 3, FALSE},
+    {300, 16, 16, FALSE}, {515, 129, 4, TRUE},  {5003, 256, 8, FALSE},
+    {9001, 4, 4, FALSE},  {70001, 33, 1, TRUE}, {3001, 512, 10, FALSE},
 };
 
 /* Inputs of one shape: the host computes the choices and the order of rows. */

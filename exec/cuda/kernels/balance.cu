@@ -5,7 +5,7 @@
  *   loss      E sum (counts / N) (sums / N), and its gradient                                 =
  *
  * logits: [T,E]. A warp a token, a block of 8 warps 256 tokens; lane l has experts l, l + 32, ... of
- * at most 256, and its warp's sums in registers. Blocks leave theirs in the workspace, [blocks][E]
+ * at most 512, and its warp's sums in registers. Blocks leave theirs in the workspace, [blocks][E]
  * of each kind; one block adds them up in order, a thread an expert. Integers, and fp32 sums of 32
  * tokens, 8 warps, all blocks. The loss: one warp, double. Bytes: T (E + 2 k) elements.
  * Oracle: exec/host/route.c
@@ -51,7 +51,8 @@ __launch_bounds__(THREADS) add_tokens_kernel(RpBalanceArgs args, int32_t *counts
     const unsigned experts = (unsigned)args.experts, choices = (unsigned)args.choices;
     float mine[SLOTS] = {};
 
-    shared_counts[threadIdx.x] = 0;
+    for (unsigned e = threadIdx.x; e < RP_MOST_EXPERTS; e += THREADS)
+        shared_counts[e] = 0;
     __syncthreads();
     for (unsigned i = 0; i < TILE / WARPS; i++) {
         const size_t t = (size_t)blockIdx.x * TILE + warp * (TILE / WARPS) + i;
@@ -72,14 +73,14 @@ __launch_bounds__(THREADS) add_tokens_kernel(RpBalanceArgs args, int32_t *counts
     for (unsigned s = 0; s < SLOTS; s++)
         shared_sums[warp][lane + 32 * s] = mine[s];
     __syncthreads();
-    if (threadIdx.x < experts) {
-        const size_t place = (size_t)blockIdx.x * experts + threadIdx.x;
+    for (unsigned e = threadIdx.x; e < experts; e += THREADS) {
+        const size_t place = (size_t)blockIdx.x * experts + e;
         float sum = 0;
 
         for (unsigned w = 0; w < WARPS; w++)
-            sum += shared_sums[w][threadIdx.x];
+            sum += shared_sums[w][e];
         sums[place] = sum;
-        counts[place] = shared_counts[threadIdx.x];
+        counts[place] = shared_counts[e];
     }
 }
 

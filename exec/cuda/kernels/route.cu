@@ -7,7 +7,7 @@
  *   sort       a stable counting sort of R = T k assignments by expert                           =
  *
  * logits: [T,E], chosen, weights: [T,k]. A warp a token: lane l has experts l, l + 32, ... of at
- * most 256. k times it takes the largest logit as a number of 32 bits that has the logits' order.
+ * most 512. k times it takes the largest logit as a number of 32 bits that has the logits' order.
  * Sums are trees over the lanes. Bytes: T (E + 2 k) elements and 4 T k; backward T (2 E + 2 k) + ...
  *
  * The sort has tiles of 1024 assignments, a thread each:
@@ -86,7 +86,7 @@ __launch_bounds__(THREADS) route_kernel(RpRouteArgs args)
         unsigned best = 0, expert = 0, top;
 
 #pragma unroll
-        for (unsigned i = 0; i < SLOTS; i++) {
+        for (unsigned i = 0; i < SLOTS && 32 * i < experts; i++) {
             if (keys[i] > best) {
                 best = keys[i];
                 expert = lane + 32 * i;
@@ -95,7 +95,7 @@ __launch_bounds__(THREADS) route_kernel(RpRouteArgs args)
         top = __reduce_max_sync(ALL, best);
         expert = __reduce_min_sync(ALL, best == top ? expert : ~0u);
 #pragma unroll
-        for (unsigned i = 0; i < SLOTS; i++)
+        for (unsigned i = 0; i < SLOTS && 32 * i < experts; i++)
             keys[i] = lane + 32 * i == expert ? 0 : keys[i];
         mine = lane == j ? expert : mine;
     }
@@ -165,7 +165,7 @@ __launch_bounds__(THREADS) route_backward_kernel(RpRouteArgs args)
         const float gradient = __shfl_sync(ALL, p * (d_weight - dot), j);
 
 #pragma unroll
-        for (unsigned i = 0; i < SLOTS; i++)
+        for (unsigned i = 0; i < SLOTS && 32 * i < experts; i++)
             gradients[i] = lane + 32 * i == expert ? gradient : gradients[i];
     }
     if (args.d_sums != NULL && t % args.sequence < (size_t)args.lengths[t / args.sequence])
@@ -293,8 +293,8 @@ static __global__ void
 __launch_bounds__(TILE)
     move_kernel(RpSortRowsArgs args, const unsigned *counts, const unsigned *totals)
 {
-    /* choices of an expert in earlier warps */
-    __shared__ unsigned before[TILE_WARPS][RP_MOST_EXPERTS];
+    /* choices of an expert in earlier warps, at most TILE */
+    __shared__ uint16_t before[TILE_WARPS][RP_MOST_EXPERTS];
     __shared__ unsigned starts[RP_MOST_EXPERTS];
     const size_t n = args.tokens * args.choices;
     const size_t a = (size_t)blockIdx.x * TILE + threadIdx.x;
@@ -309,7 +309,7 @@ __launch_bounds__(TILE)
     add_totals((unsigned)args.experts, totals, starts);
     __syncthreads();
     if (here && (peers & lower) == 0)
-        before[warp][e] = __popc(peers);
+        before[warp][e] = (uint16_t)__popc(peers);
     __syncthreads();
     if (threadIdx.x < RP_MOST_EXPERTS) {
         unsigned sum = 0;
@@ -317,7 +317,7 @@ __launch_bounds__(TILE)
         for (unsigned i = 0; i < TILE_WARPS; i++) {
             const unsigned own = before[i][threadIdx.x];
 
-            before[i][threadIdx.x] = sum;
+            before[i][threadIdx.x] = (uint16_t)sum;
             sum += own;
         }
     }
