@@ -1,6 +1,5 @@
 /* The gated delta rule, and the parts beside it, against the host's. */
 #include "tests/exec-cuda/cuda-fixture.h"
-#include "tests/exec-host/delta-recurrence.h"
 
 typedef struct {
     RpDeltaArgs sizes;
@@ -86,46 +85,6 @@ RP_TEST(computes_the_delta_rule)
             (RpDeltaArgs){
                 .sequences = 1, .key_heads = 2, .value_heads = 6, .key_dim = 128, .value_dim = 128},
             one);
-    }
-}
-
-/* A head that forgets nothing in thousands of tokens, and one that forgets everything at once, against the recurrence in
- * double: kernels of any shape, and those of tensor cores. */
-RP_TEST(keeps_small_gates_of_many_tokens)
-{
-    static const gint32 starts[] = {0, 16385};
-    static const struct {
-        RpDtype dtype;
-        DeltaSizes sizes;
-        guint roundings; /* P, u and gradients of chunks are rounded to the storage */
-    } rows[] = {{RP_DTYPE_FP32, {1, 2, 8, 8}, 0}, {RP_DTYPE_BF16, {1, 2, 128, 128}, 1}};
-    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
-
-    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
-        DeltaCase c = delta_case(rows[i].dtype, &rows[i].sizes, starts, 1);
-        const size_t values = 16385 * 2 * rows[i].sizes.value_dim;
-        Rule rule = {c.args, starts, c.qkv, c.b, c.a, c.log, c.bias, c.d_out};
-        double sums[4] = {0};
-        Outputs got = {0};
-
-        for (guint head = 0; head < 2; head++) {
-            const float log = head == 0 ? -12 : 5;
-
-            c.log.values[head] = log;
-            rp_dtype_from_float(rows[i].dtype, &log,
-                                (char *)c.log.data + head * rp_dtype_size(rows[i].dtype), 1);
-            c.want_log[head] = c.want_bias[head] = 0;
-        }
-        delta_want(&c);
-        compute_rule(&device, &rule, &got);
-        memcpy(sums, c.want_log, 2 * sizeof *sums);
-        memcpy(sums + 2, c.want_bias, 2 * sizeof *sums);
-        assert_int_equal(got.arrays[0].n, values);
-        host_assert_close(got.arrays[0], c.want_out, 16385, rows[i].roundings);
-        host_assert_close(got.arrays[1], c.want_qkv, 16385, rows[i].roundings);
-        /* exp(5) times the rounding of the decay's gradient, twice: the sum's and the product's */
-        host_assert_close(got.arrays[2], c.want_a, 4 * 16385, rows[i].roundings);
-        host_assert_close(got.arrays[3], sums, 16385, 0);
     }
 }
 
