@@ -66,7 +66,8 @@ rp_run_predict_answers(const RpAnswersQuestion *question, RpAnswersPrediction *p
     if (blocks < sizes.blocks_each)
         return rp_fail(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
                        "GPU memory: the model, its workspace and the caches of a sequence need "
-                       "%.1f GiB, an %s has %.1f: use a GPU with more memory, or shorter answers",
+                       "%.1f GiB, an %s has %.1f, and layers that are copied for every token are "
+                       "not predicted: use a GPU with more memory, or shorter answers",
                        (double)(fixed + sizes.state_bytes + sizes.blocks_each * sizes.block_bytes) /
                            (double)RP_GIB,
                        gpu->title, (double)memory / (double)RP_GIB);

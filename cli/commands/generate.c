@@ -15,40 +15,6 @@
 #include "run/train/train.h"
 #include "run/trained.h"
 
-RpSampling
-rp_generate_sampling(const RpArgs *args)
-{
-    return (RpSampling){.temperature = args->temperature,
-                        .top_p = args->top_p,
-                        .top_k = (guint)args->top_k,
-                        .seed = (guint64)args->seed};
-}
-
-static gboolean
-check_sampling(const RpArgs *args, GError **error)
-{
-    if (!(args->temperature >= 0 && args->temperature <= 100))
-        return rp_cli_refuse(error, "--temperature: expected a number from 0 to 100, found %g",
-                             args->temperature);
-    if (!(args->top_p > 0 && args->top_p <= 1))
-        return rp_cli_refuse(error, "--top-p: expected a number above 0, at most 1, found %g",
-                             args->top_p);
-    if (args->temperature == 0 && (args->top_p < 1 || args->top_k > 0))
-        return rp_cli_refuse(error, "--top-%c: expected a --temperature above 0 beside it",
-                             args->top_k > 0 ? 'k' : 'p');
-    return TRUE;
-}
-
-static void
-note_streamed(guint streamed, guint n_layers)
-{
-    if (streamed > 0)
-        rp_cli_note("note",
-                    "%u of %u layers do not fit into the device's memory: they are copied there "
-                    "for every token",
-                    streamed, n_layers);
-}
-
 /* ---- a file of prompts: answers to it, and how many of them are those expected ---- */
 
 /* Number of tokens of answers to prompts that come with none. */
@@ -71,6 +37,7 @@ typedef struct {
     guint n_expected; /* prompts with an answer that is known */
     guint n_right;
     double seconds;
+    gboolean streams; /* layers: no prediction has these */
 } Generation;
 
 static void
@@ -257,43 +224,19 @@ answer_by(Generation *generation, GPtrArray *generators, const RpSampling *sampl
     return good;
 }
 
-gboolean
-rp_generate_open(const RpTrained *model, const RpArgs *args, guint n, guint tokens,
-                 GPtrArray *generators, GError **error)
-{
-    const guint share = (n + model->n_probes - 1) / model->n_probes;
-    const guint most = args->batch > 0 ? (guint)args->batch : RP_GENERATOR_MAX_SLOTS;
-    RpGeneratorOptions options = {
-        .slots = MIN(share, most), .tokens = tokens, .memory_bytes = args->run.device_memory_bytes};
-    guint streamed = 0, n_layers = 0;
-
-    if (!rp_trained_ends(model, &options, error))
-        return FALSE;
-    for (guint d = 0; d < model->n_probes; d++) {
-        RpGenerator *generator = rp_generator_new(&model->config, model->weights, model->kernels,
-                                                  model->probes[d], &options, error);
-
-        if (generator == NULL)
-            return FALSE;
-        g_ptr_array_add(generators, generator);
-        streamed = MAX(streamed, rp_generator_streamed(generator, &n_layers));
-        options.beside = generator;
-    }
-    note_streamed(streamed, n_layers);
-    return TRUE;
-}
-
 static gboolean
 answer_all(Generation *generation, const RpArgs *args, GError **error)
 {
     g_autoptr(GPtrArray) generators =
         g_ptr_array_new_with_free_func((GDestroyNotify)rp_generator_free);
     const RpSampling sampling = rp_generate_sampling(args);
+    guint n_layers;
 
-    return rp_generate_open(&generation->model, args, generation->prompts->len,
-                            generation->longest_prompt + generation->new_tokens, generators,
-                            error) &&
-           answer_by(generation, generators, &sampling, error);
+    if (!rp_generate_open(&generation->model, args, generation->prompts->len,
+                          generation->longest_prompt + generation->new_tokens, generators, error))
+        return FALSE;
+    generation->streams = rp_generator_streamed(g_ptr_array_index(generators, 0), &n_layers) > 0;
+    return answer_by(generation, generators, &sampling, error);
 }
 
 /* ---- its prediction ---- */
@@ -339,7 +282,8 @@ report_rate(RpReport *report, const Generation *generation, const RpArgs *args)
     const double rate = tokens / MAX(generation->seconds, 1e-6);
 
     rp_report_rate(report, "tokens_per_s", rate, NULL);
-    if (gpu == NULL || !predict(generation, args, gpu, model->n_probes, TRUE, &predicted, NULL))
+    if (generation->streams || gpu == NULL ||
+        !predict(generation, args, gpu, model->n_probes, TRUE, &predicted, NULL))
         return;
     rp_report_say(report, "measured %.0f tokens/s, predicted %.0f", rate, predicted.tokens_per_s);
     rp_report_rate(report, "predicted_tokens_per_s", predicted.tokens_per_s, NULL);
@@ -521,7 +465,7 @@ converse(RpTalk *talk, const RpArgs *args, GError **error)
 
         good = ask(talk, args, line, TRUE, &answer, error);
         if (good && first)
-            note_streamed(answer.streamed, answer.layers);
+            rp_generate_note_streamed(answer.streamed, answer.layers);
     }
     free(g_steal_pointer(&line));
     return good;
@@ -553,7 +497,7 @@ answer_text(const RpArgs *args, const char *word, const char *prompt, RpReport *
 
     if (!ask(talk, args, prompt, prints, &answer, error))
         return FALSE;
-    note_streamed(answer.streamed, answer.layers);
+    rp_generate_note_streamed(answer.streamed, answer.layers);
     rp_report_counts(report, "prompt", (const gint32 *)(void *)answer.prompt->data,
                      answer.prompt->len);
     rp_report_counts(report, "answer", (const gint32 *)(void *)answer.ids->data, answer.ids->len);
@@ -585,7 +529,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
     const char *prompt = words[1];
 
-    if (!check_sampling(args, error) || !check_serve(args, prompt, error))
+    if (!rp_generate_check_sampling(args, error) || !check_serve(args, prompt, error))
         return FALSE;
     if (args->dry_run && args->prompts != NULL && prompt == NULL && !args->chat)
         return predict_prompts(args, words[0], report, error);

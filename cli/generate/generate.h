@@ -9,6 +9,12 @@
 
 RpSampling rp_generate_sampling(const RpArgs *args);
 
+/* Errors: numbers that rp_generate_sampling() may not have */
+gboolean rp_generate_check_sampling(const RpArgs *args, GError **error);
+
+/* Says on standard error that @streamed of @n_layers are copied for every token, if any are. */
+void rp_generate_note_streamed(guint streamed, guint n_layers);
+
 /**
  * rp_generate_open:
  * @n: prompts that wait at once
