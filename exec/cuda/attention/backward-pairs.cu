@@ -27,7 +27,7 @@ constexpr int D = 256, PARTS = Tile<D>::QUERIES / 16;
 /* A warp of a pair. */
 struct Half {
     static constexpr uint32_t SHARED_BYTES = Shared<D>::BYTES + GROUPS * PARTS * 2 * 32 * 16;
-    static constexpr bool SPREADS = true;
+    static constexpr bool SPREADS = true, ENDS_LATE = true;
     int warp;
     uint32_t kept[D / 16][4]; /* k or v of its keys, left operands */
     float sums[2][D / 16][4]; /* of dv or dk */

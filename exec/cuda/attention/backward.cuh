@@ -86,6 +86,7 @@ template <int D> struct Shared {
 template <int D> struct Keys {
     static constexpr uint32_t SHARED_BYTES = Shared<D>::BYTES;
     static constexpr bool SPREADS = false; /* whether halves of a block's warps do different work */
+    static constexpr bool ENDS_LATE = KEYS < 256; /* whether a turn ends in the middle of the next step */
     uint32_t k; /* in shared memory */
     uint32_t v[FRAGMENTS][D / 16][4];
     float dk[FRAGMENTS][D / 8][4], dv[FRAGMENTS][D / 8][4];
@@ -118,7 +119,8 @@ static __device__ __forceinline__ void
 copy_rows(uint32_t rows, const RpAttentionArgs &args, const float *delta, const Place &place,
           const Steps &at)
 {
-    const int thread = (int)threadIdx.x % N, queries = Tile<D>::QUERIES, row = thread % queries;
+    const int thread = N == THREADS ? (int)threadIdx.x : (int)threadIdx.x % N;
+    const int queries = Tile<D>::QUERIES, row = thread % queries;
     const int valid = place.length - at.query;
     const float *values = thread < queries ? args.lse : delta;
     const size_t head = (size_t)head_of(place, at);
@@ -498,18 +500,17 @@ __launch_bounds__(THREADS, 1)
 
         copy_async_wait();
         __syncthreads();
-        if (!Own::SPREADS) {
-            if (share.ends() && threadIdx.x == 0)
-                end_turn(share.count);
+        if (!Own::ENDS_LATE && share.ends() && threadIdx.x == 0)
+            end_turn(share.count);
+        if (!Own::SPREADS)
             copy_next<T, D>(shared, stage ^ 1, args, scratch, place, next);
-        }
         if (is_masked<Tile<D>::QUERIES>(at, grid.window))
             differentiate_keys<true, T>(own, shared, stage, args, grid, scratch, place, at, next, lane, lanes);
         else
             differentiate_keys<false, T>(own, shared, stage, args, grid, scratch, place, at, next, lane, lanes);
         __syncthreads();
         /* it takes as long as 600 cycles, in which others multiply */
-        if (Own::SPREADS && share.ends() && threadIdx.x == THREADS - 1)
+        if (Own::ENDS_LATE && share.ends() && threadIdx.x == THREADS - 1)
             end_turn(share.count);
         share = share_of<Tile<D>::QUERIES>(args, scratch, grid.window, place, at);
         end_step<T>(own, shared, stage, args, scratch, place, at, next, share,
