@@ -29,14 +29,15 @@
 #endif
 
 /* How much a test tries. All with ROUNDPIPE_TEST_ALL in the environment (scripts/check-long sizes); else, where
- * RP_TEST_SMALL is 1 (tests/meson.build), every kind of case instead of every combination. */
+ * RP_TEST_SMALL is 1 (tests/meson.build) or with ROUNDPIPE_TEST_FEW (./check --full), every kind of case instead of every
+ * combination. */
 #ifndef RP_TEST_SMALL
 #define RP_TEST_SMALL 0
 #endif
 #define RP_TEST_ALL (g_getenv("ROUNDPIPE_TEST_ALL") != NULL)
-#define RP_TEST_FEW (RP_TEST_SMALL && !RP_TEST_ALL)
-/* One case of how many: all, @usual, or @few where RP_TEST_SMALL is 1. */
-#define RP_TEST_EVERY(usual, few) (RP_TEST_ALL ? 1u : RP_TEST_SMALL ? (few) : (usual))
+#define RP_TEST_FEW ((RP_TEST_SMALL || g_getenv("ROUNDPIPE_TEST_FEW") != NULL) && !RP_TEST_ALL)
+/* One case of how many: all, @usual, or @few where RP_TEST_FEW is true. */
+#define RP_TEST_EVERY(usual, few) (RP_TEST_ALL ? 1u : RP_TEST_FEW ? (few) : (usual))
 
 /* A test, in whose body @state is that of its fixture. */
 #define RP_TEST(name) RP_TEST_WITH(name, NULL, NULL)
