@@ -259,7 +259,7 @@ RP_TEST(more_of_anything_is_never_slower)
     static const guint host_gib[] = {160, 180, 200, 256};
     static const guint links[] = {6, 12, 25, 50}, gpus[] = {1, 2, 4, 8};
     const RpAdviseQuery whole = query_of("qwen3-8b", "rtx4090", 4, 64);
-    const guint every = RP_TEST_EVERY(2, 2);
+    const guint every = RP_TEST_EVERY(2, 3);
     double before = 0;
 
     for (guint i = 0; i < G_N_ELEMENTS(memory); i += every) {
