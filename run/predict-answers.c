@@ -59,15 +59,16 @@ rp_run_predict_answers(const RpAnswersQuestion *question, RpAnswersPrediction *p
         tokens += question->lengths[i].n_answer;
     }
     const RpGeneratorSizes sizes = find_sizes(question, share);
-    const guint64 memory = rp_gpu_plan_bytes(gpu->memory_bytes);
+    const guint64 card = rp_gpu_plan_bytes(gpu->memory_bytes);
+    const guint64 memory = question->memory_bytes > 0 ? MIN(card, question->memory_bytes) : card;
     const guint64 fixed = sizes.weight_bytes + sizes.workspace_bytes;
     const guint blocks = rp_generator_fit_blocks(&sizes, memory > fixed ? memory - fixed : 0);
 
     if (blocks < sizes.blocks_each)
         return rp_fail(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
                        "GPU memory: the model, its workspace and the caches of a sequence need "
-                       "%.1f GiB, an %s has %.1f, and layers that are copied for every token are "
-                       "not predicted: use a GPU with more memory, or shorter answers",
+                       "%.1f GiB, of an %s there are %.1f, and layers that are copied for every "
+                       "token are not predicted: use more memory, or shorter answers",
                        (double)(fixed + sizes.state_bytes + sizes.blocks_each * sizes.block_bytes) /
                            (double)RP_GIB,
                        gpu->title, (double)memory / (double)RP_GIB);

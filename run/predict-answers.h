@@ -11,8 +11,9 @@
 typedef struct {
     const RpModel *config;
     const RpGpu *gpu;
-    guint devices; /* of its kind, which share the prompts; > 0 */
-    guint slots;   /* answers at once on each, at most; 0 = as many as there may be */
+    guint devices;        /* of its kind, which share the prompts; > 0 */
+    guint slots;          /* answers at once on each, at most; 0 = as many as there may be */
+    guint64 memory_bytes; /* limit of each; 0 = the card's */
     gboolean samples;
     const RpDecodeLengths *lengths;
     guint n; /* prompts, > 0 */

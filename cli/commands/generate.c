@@ -37,7 +37,7 @@ typedef struct {
     guint n_expected; /* prompts with an answer that is known */
     guint n_right;
     double seconds;
-    gboolean streams; /* layers: no prediction has these */
+    guint streamed; /* layers, which no prediction has */
 } Generation;
 
 static void
@@ -230,13 +230,11 @@ answer_all(Generation *generation, const RpArgs *args, GError **error)
     g_autoptr(GPtrArray) generators =
         g_ptr_array_new_with_free_func((GDestroyNotify)rp_generator_free);
     const RpSampling sampling = rp_generate_sampling(args);
-    guint n_layers;
 
-    if (!rp_generate_open(&generation->model, args, generation->prompts->len,
-                          generation->longest_prompt + generation->new_tokens, generators, error))
-        return FALSE;
-    generation->streams = rp_generator_streamed(g_ptr_array_index(generators, 0), &n_layers) > 0;
-    return answer_by(generation, generators, &sampling, error);
+    return rp_generate_open(&generation->model, args, generation->prompts->len,
+                            generation->longest_prompt + generation->new_tokens, generators,
+                            &generation->streamed, error) &&
+           answer_by(generation, generators, &sampling, error);
 }
 
 /* ---- its prediction ---- */
@@ -252,6 +250,7 @@ predict(const Generation *generation, const RpArgs *args, const RpGpu *gpu, guin
                                         .gpu = gpu,
                                         .devices = devices,
                                         .slots = (guint)args->batch,
+                                        .memory_bytes = args->run.device_memory_bytes,
                                         .samples = args->temperature > 0,
                                         .lengths = lengths,
                                         .n = n};
@@ -282,7 +281,7 @@ report_rate(RpReport *report, const Generation *generation, const RpArgs *args)
     const double rate = tokens / MAX(generation->seconds, 1e-6);
 
     rp_report_rate(report, "tokens_per_s", rate, NULL);
-    if (generation->streams || gpu == NULL ||
+    if (generation->streamed > 0 || gpu == NULL ||
         !predict(generation, args, gpu, model->n_probes, TRUE, &predicted, NULL))
         return;
     rp_report_say(report, "measured %.0f tokens/s, predicted %.0f", rate, predicted.tokens_per_s);
