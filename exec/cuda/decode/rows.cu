@@ -720,7 +720,7 @@ is_fast(const RpMatmulArgs *args)
 extern "C" cudaError_t
 rp_cuda_matmul_rows(const RpMatmulArgs *args, cudaStream_t stream)
 {
-    if (args->form != RP_MATMUL_NT || args->c_dtype != args->a_dtype)
+    if (args->form != RP_MATMUL_NT || args->c_dtype != args->a_dtype || !args->alone) /* zero_of() */
         return cudaErrorInvalidValue;
     if (args->m == 0 || args->n == 0)
         return cudaSuccess;
