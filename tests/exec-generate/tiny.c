@@ -295,7 +295,7 @@ rp_tiny_check_batches(gpointer state, const RpDeviceOps *devices)
     g_autofree Batches *batches = g_new0(Batches, 1);
 
     batches->tiny = tiny;
-    for (gsize m = 0; m < G_N_ELEMENTS(names); m++) {
+    for (gsize m = 0; m < G_N_ELEMENTS(names); m += RP_TEST_EVERY(1, 2)) {
         const RpSampling greedy = {.temperature = 0};
 
         open_model(tiny, names[m], devices);
@@ -364,7 +364,7 @@ rp_tiny_check_streamed(gpointer state, const RpDeviceOps *devices)
 
     assert_non_null(probe);
     batches->tiny = tiny;
-    for (gsize m = 0; m < G_N_ELEMENTS(streamed_names); m++) {
+    for (gsize m = 0; m < G_N_ELEMENTS(streamed_names); m += RP_TEST_EVERY(1, 2)) {
         guint streamed = 1000, n_layers = 0;
         gboolean seen_all = FALSE, seen_some = FALSE;
 
