@@ -177,6 +177,8 @@ static const RpOption options[] = {
     {"measured", 0, FILE_(measured_dir),
      "where figure-13.csv and others are (default: those built in)", "DIR"},
     {"list", 0, FLAG(list), "list the names of the figures"},
+    {"cards", 0, FLAG(cards),
+     "tell for each the least card and host memory of a step of 16 sequences of 2,048 tokens"},
     {"late", 0, FLAG(late), "list the tasks of two traces that took longest and started latest"},
     {"top", 0, COUNT(top), "with --late: tasks of each list (default: 10)", "N"},
 

@@ -92,6 +92,7 @@ typedef struct {
     gboolean keys;
     gboolean dry_run;
     gboolean list;
+    gboolean cards;
     gboolean old_names;
     gboolean timed;
     gboolean drop;

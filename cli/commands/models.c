@@ -1,10 +1,72 @@
-#include "cli/cli.h"
+#include "cli/plan/plan.h"
 #include "core/catalogue/catalogue.h"
+#include "core/schedules/schedule.h"
 
 #define BYTES_16BIT 2
 
-static void
-add_model(RpReport *report, const RpModel *model)
+/* ---- what training needs ---- */
+
+/* The card with the least memory that takes @bytes of a plan; or %NULL. */
+static const RpGpu *
+least_card(guint64 bytes)
+{
+    guint n;
+    const RpGpu *gpus = rp_gpu_list(&n), *least = NULL;
+
+    for (guint i = 0; i < n; i++)
+        if (!gpus[i].foreign && rp_gpu_plan_bytes(gpus[i].memory_bytes) >= bytes &&
+            (least == NULL || gpus[i].memory_bytes < least->memory_bytes))
+            least = &gpus[i];
+    return least;
+}
+
+/* Cells of training with adapters, or without: the least card, and the plan that needs least of the host there. */
+static gboolean
+add_needs(const RpArgs *args, const RpModel *model, guint lora_rank, const char *const labels[2],
+          RpReport *report, GError **error)
+{
+    RpArgs words = *args;
+    g_auto(RpPlanQuestion) question = {0};
+    g_autoptr(RpProfile) profile = NULL;
+    g_autoptr(RpAdviseRun) run = NULL;
+    const RpScheduleOps *schedule = rp_schedule_find("roundpipe", error);
+
+    words.model = (char *)model->name;
+    words.box.gpu = (char *)rp_gpu_list(&(guint){0})->name; /* its times are not read */
+    words.run.lora.rank = (int)lora_rank;
+    if (schedule == NULL || !rp_plan_question_read(&words, NULL, &question, error))
+        return FALSE;
+    question.query.gpu_bytes = 0; /* as much as it takes */
+    profile = rp_advise_profile(&question.query, 1, error);
+    if (profile == NULL)
+        return FALSE;
+    run =
+        rp_advise_run_new(&question.query, schedule, 1, question.query.batch, question.query.batch);
+    run->options.resident_limit = 0;
+    if (!rp_advise_fit_least(&question.query, profile, run))
+        return rp_cli_refuse(error, "%s: %s", model->name, run->problem);
+    const RpGpu *card = least_card(run->gpu.total);
+
+    if (card != NULL) { /* the least of the host that this card takes */
+        question.query.gpu_bytes = rp_gpu_plan_bytes(card->memory_bytes);
+        question.query.host_bytes = 1;
+        rp_advise_fit_least(&question.query, profile, run);
+    }
+    const char *prefix = lora_rank > 0 ? "adapters" : "full";
+    g_autofree char *gpu_key = g_strconcat(prefix, "_gpu_bytes", NULL);
+    g_autofree char *card_key = g_strconcat(prefix, "_card", NULL);
+    g_autofree char *host_key = g_strconcat(prefix, "_host_bytes", NULL);
+
+    rp_report_bytes(report, gpu_key, run->gpu.total, NULL);
+    rp_report_text(report, card_key, card != NULL ? card->title : NULL, labels[0]);
+    rp_report_bytes(report, host_key, run->host.total, labels[1]);
+    return TRUE;
+}
+
+/* ---- rows ---- */
+
+static gboolean
+add_model(const RpArgs *args, RpReport *report, const RpModel *model, GError **error)
 {
     const RpArchitectureRow *row = &rp_architectures[model->architecture];
     const guint64 parameters = rp_model_parameters(model);
@@ -45,7 +107,13 @@ add_model(RpReport *report, const RpModel *model)
     rp_report_text(report, "dtype", rp_dtype_name(model->dtype), NULL);
     rp_report_count(report, "max_positions", model->max_positions, "positions");
     rp_report_text(report, NULL, model->hf_name, "<Hugging Face");
+    if (args->cards &&
+        (!add_needs(args, model, RP_PLAN_ADAPTER_RANK,
+                    (const char *const[]){"<adapters on", "adapters, host"}, report, error) ||
+         !add_needs(args, model, 0, (const char *const[]){"<all on", "all, host"}, report, error)))
+        return FALSE;
     rp_report_end(report);
+    return TRUE;
 }
 
 static gboolean
@@ -56,18 +124,35 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
 
     rp_report_table(report, NULL,
                     "Hugging Face,tied,vocabulary,hidden,positions,MLP,16-bit,experts,heads", 0);
-    for (guint i = 0; i < n; i++)
-        add_model(report, &models[i]);
+    for (guint i = 0; words[0] == NULL && i < n; i++)
+        if (!add_model(args, report, &models[i], error))
+            return FALSE;
+    for (char **word = words; *word != NULL; word++) {
+        const RpModel *model = rp_model_find(*word, error);
+
+        if (model == NULL || !add_model(args, report, model, error))
+            return FALSE;
+    }
     rp_report_end(report);
     rp_report_say(report, "\nheads: queries/keys x size; MLP: of one expert; tied: the head "
                           "multiplies with the embedding matrix");
+    if (args->cards)
+        rp_report_say(report,
+                      "adapters on, all on: the card with the least memory that trains adapters of "
+                      "rank %d, or all weights,\nalone, 16 sequences of 2,048 tokens a step; host: "
+                      "memory that this takes",
+                      RP_PLAN_ADAPTER_RANK);
     return TRUE;
 }
+
+static const RpUse uses[] = {{"cards"}, {0}};
 
 const RpCommand rp_command_models = {
     .name = "models",
     .summary = "list the models of the catalogue",
-    .help = "Lists the models of the catalogue, smallest first.\n\n"
-            "Example:\n  roundpipe models --json",
+    .words = "[MODEL...]",
+    .help = "Lists the models of the catalogue, smallest first, or those named.\n\n"
+            "Example:\n  roundpipe models --cards",
+    .uses = uses,
     .run = run,
 };

@@ -24,11 +24,11 @@
     ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_MISTRAL, .head_dim = 128,                  \
                         .max_positions = 32768, .rms_norm_eps = 1e-5, .bos_id = 1,                 \
                         .eos_ids[0] = 2, .pad_id = RP_MODEL_NO_TOKEN
-#define MINISTRAL3                                                                                 \
+#define MINISTRAL3(base)                                                                           \
     ALL, EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_MINISTRAL3, .head_dim = 128,               \
                         .vocab = 131072, .max_positions = 262144, .rms_norm_eps = 1e-5,            \
                         .rope = {.type = RP_ROPE_YARN,                                             \
-                                 .theta = 1e6,                                                     \
+                                 .theta = base,                                                    \
                                  .factor = 16,                                                     \
                                  .original_max_positions = 16384,                                  \
                                  .beta_fast = 32,                                                  \
@@ -73,9 +73,10 @@
          .eos_ids[0] = 248044, .pad_id = RP_MODEL_NO_TOKEN
 #define QWEN3_5(values)                                                                            \
     QWEN3_5_FAMILY(values), EXPERTS(1, 1), .architecture = RP_ARCHITECTURE_QWEN3_5
-#define QWEN3_5_MOE(values, shared)                                                                \
-    QWEN3_5_FAMILY(values), EXPERTS(256, 8), .norm_topk = TRUE, .shared_intermediate = shared,     \
-                                             .architecture = RP_ARCHITECTURE_QWEN3_5_MOE
+#define QWEN3_5_MOE(values, shared, all, active)                                                   \
+    QWEN3_5_FAMILY(values), EXPERTS(all, active), .norm_topk = TRUE,                               \
+                                                  .shared_intermediate = shared,                   \
+                                                  .architecture = RP_ARCHITECTURE_QWEN3_5_MOE
 
 static const RpModel models[] = {
     {.name = "qwen2.5-0.5b",
@@ -143,7 +144,7 @@ static const RpModel models[] = {
      .hf_name = "mistralai/Ministral-3-3B-Base-2512",
      SIZES(26, 3072, 32, 8, 9216),
      .tied = TRUE,
-     MINISTRAL3},
+     MINISTRAL3(1e6)},
     {.name = "qwen3-4b",
      .hf_name = "Qwen/Qwen3-4B",
      SIZES(36, 2560, 32, 8, 9728),
@@ -180,11 +181,43 @@ static const RpModel models[] = {
     {.name = "ministral-3-8b",
      .hf_name = "mistralai/Ministral-3-8B-Base-2512",
      SIZES(34, 4096, 32, 8, 14336),
-     MINISTRAL3},
+     MINISTRAL3(1e6)},
     {.name = "qwen3.5-9b",
      .hf_name = "Qwen/Qwen3.5-9B",
      SIZES(32, 4096, 16, 4, 12288),
      QWEN3_5(32)},
+    /* The last of each four blocks attends to all, with a rope of its own. */
+    {.name = "mellum-2-12b-a2.5b",
+     .hf_name = "JetBrains/Mellum2-12B-A2.5B-Base",
+     SIZES(28, 2304, 32, 4, 896),
+     ALL,
+     EXPERTS(64, 8),
+     .architecture = RP_ARCHITECTURE_MELLUM,
+     .head_dim = 128,
+     .dense_intermediate = 7168,
+     .norm_topk = TRUE,
+     .vocab = 98304,
+     .sliding_window = 1024,
+     .sliding_period = 4,
+     .max_positions = 131072,
+     .rms_norm_eps = 1e-6,
+     .rope = {.type = RP_ROPE_YARN,
+              .theta = 5e5,
+              .factor = 16,
+              .original_max_positions = 8192,
+              .beta_fast = 32,
+              .beta_slow = 1,
+              .attention_factor = 1.2772588722239782,
+              .truncate = TRUE},
+     .has_sliding_rope = TRUE,
+     .sliding_rope.theta = 5e5,
+     .bos_id = 0,
+     .eos_ids[0] = 28,
+     .pad_id = RP_MODEL_NO_TOKEN},
+    {.name = "ministral-3-14b",
+     .hf_name = "mistralai/Ministral-3-14B-Base-2512",
+     SIZES(40, 5120, 32, 8, 16384),
+     MINISTRAL3(1e9)},
     {.name = "qwen3-14b", .hf_name = "Qwen/Qwen3-14B", SIZES(40, 5120, 40, 8, 17408), QWEN3},
     {.name = "qwen2.5-14b",
      .hf_name = "Qwen/Qwen2.5-14B",
@@ -213,7 +246,7 @@ static const RpModel models[] = {
     {.name = "qwen3.5-35b-a3b",
      .hf_name = "Qwen/Qwen3.5-35B-A3B",
      SIZES(40, 2048, 16, 2, 512),
-     QWEN3_5_MOE(32, 512)},
+     QWEN3_5_MOE(32, 512, 256, 8)},
     {.name = "llama-3.1-70b",
      .hf_name = "meta-llama/Llama-3.1-70B",
      SIZES(80, 8192, 64, 8, 28672),
@@ -230,12 +263,16 @@ static const RpModel models[] = {
     {.name = "qwen3.5-122b-a10b",
      .hf_name = "Qwen/Qwen3.5-122B-A10B",
      SIZES(48, 3072, 32, 2, 1024),
-     QWEN3_5_MOE(64, 1024)},
+     QWEN3_5_MOE(64, 1024, 256, 8)},
     {.name = "qwen3-235b-a22b",
      .hf_name = "Qwen/Qwen3-235B-A22B",
      SIZES(94, 4096, 64, 4, 1536),
      .dense_intermediate = 12288,
      QWEN3_MOE},
+    {.name = "qwen3.5-397b-a17b",
+     .hf_name = "Qwen/Qwen3.5-397B-A17B",
+     SIZES(60, 4096, 32, 2, 1024),
+     QWEN3_5_MOE(64, 1024, 512, 10)},
 };
 
 const RpModel *
