@@ -155,6 +155,16 @@ is_linear(RpWeightKind kind)
     }
 }
 
+gboolean
+rp_weight_multiplies_fp8(const RpWeight *weight)
+{
+    const RpWeightKind kind = weight->kind;
+    const gboolean narrow = kind == RP_WEIGHT_DELTA_B || kind == RP_WEIGHT_DELTA_A;
+
+    return (is_linear(kind) || kind == RP_WEIGHT_HEAD) && !narrow && !rp_weight_is_shared(kind) &&
+           weight->rank == 2 && weight->stack[0] == 0;
+}
+
 RpLowbitShape
 rp_weight_lowbit_shape(const RpWeight *weight)
 {

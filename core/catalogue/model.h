@@ -290,6 +290,10 @@ RpLowbitShape rp_weight_lowbit_shape(const RpWeight *weight);
  */
 gboolean rp_weight_packs(const RpModel *model, const RpWeight *weight, RpLowbit format);
 
+/* Whether `matmul: fp8` is for it: a matrix of a linear layer or the head; experts', that of tokens' shared expert, and
+ * DeltaNet's narrow ones are multiplied in 16 bits. */
+gboolean rp_weight_multiplies_fp8(const RpWeight *weight);
+
 /* Packs a weight: mxfp4 stands as [out,in] always, as it is read. */
 void rp_weight_pack(RpWeight *weight, RpLowbit format);
 

@@ -69,20 +69,6 @@ rp_layout_upload_capacity(const RpWeightPlace *place)
                : plain_space(place);
 }
 
-/* Whether @weight is a matrix of a linear layer, and no stack. */
-static gboolean
-is_linear(const RpWeight *weight)
-{
-    static const RpWeightKind kinds[] = {RP_WEIGHT_Q,    RP_WEIGHT_K,    RP_WEIGHT_V,
-                                         RP_WEIGHT_O,    RP_WEIGHT_GATE, RP_WEIGHT_UP,
-                                         RP_WEIGHT_DOWN, RP_WEIGHT_HEAD};
-
-    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
-        if (weight->kind == kinds[i])
-            return weight->rank == 2 && weight->stack[0] == 0;
-    return FALSE;
-}
-
 /* Whether fp8 matmuls take all matrices of linear layers, and there are some. */
 static gboolean
 may_have_fp8(const RpWeights *weights, guint first, guint n)
@@ -92,7 +78,7 @@ may_have_fp8(const RpWeights *weights, guint first, guint n)
     for (guint i = first; i < first + n; i++) {
         const RpWeight *weight = rp_weights_nth(weights, i);
 
-        if (!is_linear(weight))
+        if (!rp_weight_multiplies_fp8(weight))
             continue;
         if (weight->shape[0] % 16 != 0 || weight->shape[1] % 16 != 0)
             return FALSE;
@@ -108,7 +94,7 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
 {
     const RpDtype storage = weight->trained ? dtype : weight->storage;
     const guint64 space = rp_align_up(rp_weight_stack_elements(weight), RP_LAYOUT_ALIGNMENT);
-    const gboolean has_fp8 = layout->has_fp8 && is_linear(weight);
+    const gboolean has_fp8 = layout->has_fp8 && rp_weight_multiplies_fp8(weight);
     RpWeightPlace *place = &layout->place[weight->kind];
 
     if (weight->offset > 0)

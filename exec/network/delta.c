@@ -6,6 +6,9 @@
  *   kept       qkv [T,2 Hk Dk + Hv Dv], z and out [T,Hv Dv], b and a [T,Hv]. n, u and the product are made anew, and so
  *              are the states of the delta rule.
  *
+ * With fp8 (operand.c) qkv, z and the last layer read fp8 values; b and a are too narrow. These read n in 16 bits, so that
+ * the backward norms it again in any case, and its fp8 values are not kept.
+ *
  * Packed samples begin with a state of zeros, and the convolution sees none before their first tokens.
  *
  * With a cache, the rule runs token by token from a state that calls leave there, and so does the convolution from its
@@ -31,11 +34,17 @@ rp_block_delta_take(RpPass *pass, RpSpace *space, const RpBlockShape *z)
 static const RpWeightKind inputs[] = {RP_WEIGHT_DELTA_QKV, RP_WEIGHT_DELTA_Z, RP_WEIGHT_DELTA_B,
                                       RP_WEIGHT_DELTA_A};
 
-static void
-norm_input(RpPass *pass, const RpBlockShape *z, const void *x, void *normed, float *rstd)
+/* The input of the first linear layers. */
+static RpMatmulOperand
+norm_input(RpPass *pass, const RpBlockShape *z, const void *x, void *normed, float *rstd,
+           RpOperandUse use)
 {
+    float *amax = rp_pass_scale_slot(pass);
+
     rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
-                 (RpRmsnormArgs){.rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd});
+                 (RpRmsnormArgs){
+                     .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = amax});
+    return rp_pass_operand(pass, RP_WEIGHT_DELTA_QKV, z->T, normed, use, amax);
 }
 
 static void
@@ -44,9 +53,8 @@ make_inputs(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, const vo
 {
     const gsize before = pass->scratch.used;
     void *const outputs[] = {a->qkv, a->z, a->b, a->a};
-    const RpMatmulOperand n = rp_pass_plain(z->T, normed);
+    const RpMatmulOperand n = norm_input(pass, z, x, normed, rstd, RP_OPERAND_INPUT);
 
-    norm_input(pass, z, x, normed, rstd);
     for (guint i = 0; i < G_N_ELEMENTS(inputs); i++)
         rp_pass_linear(pass, inputs[i], &n, outputs[i]);
     pass->scratch.used = before;
@@ -93,7 +101,8 @@ rp_block_delta_forward(RpPass *pass, const RpBlockShape *z, const void *x, RpSpa
     if (rp_pass_makes(pass, RP_SAVED_ATTENTION))
         make_out(pass, z, &a);
     if (rp_pass_makes(pass, RP_SAVED_RESIDUAL)) {
-        const RpMatmulOperand product = rp_pass_plain(z->T, gate_out(pass, z, &a));
+        const RpMatmulOperand product = rp_pass_kept_input(
+            pass, RP_WEIGHT_DELTA_OUT, z->T, gate_out(pass, z, &a), NULL, &pass->kept.out);
 
         rp_pass_linear_onto(pass, RP_WEIGHT_DELTA_OUT, &product, x, s);
     }
@@ -134,23 +143,30 @@ rp_block_delta_backward(RpPass *pass, const RpBlockShape *z, const void *x, cons
 {
     const gboolean wanted = !pass->lowest || rp_pass_trains(pass, RP_WEIGHT_INPUT_NORM);
     const gsize before = pass->scratch.used;
-    const RpMatmulOperand product = rp_pass_plain(z->T, gate_out(pass, z, a));
-    const RpMatmulOperand out = rp_pass_plain(z->T, ds), n = rp_pass_plain(z->T, normed);
+    const RpMatmulOperand product =
+        pass->kept.out.used ? rp_pass_kept_sums(z->T, &pass->kept.out)
+                            : rp_pass_operand(pass, RP_WEIGHT_DELTA_OUT, z->T, gate_out(pass, z, a),
+                                              RP_OPERAND_SUMS, NULL);
+    const RpMatmulOperand out =
+        rp_pass_operand(pass, RP_WEIGHT_DELTA_OUT, z->T, ds, RP_OPERAND_GRADIENT, pass->amax);
     void *d_out = normed; /* is over when the input is normed again */
 
     rp_pass_linear_backward(pass, RP_WEIGHT_DELTA_OUT, &product, &out, d_out, FALSE);
     pass->scratch.used = before;
     const RpBlockDelta d = differentiate_rule(pass, z, a, d_out);
     const void *const gradients[] = {d.qkv, d.z, d.b, d.a};
+    const RpMatmulOperand n = norm_input(pass, z, x, normed, rstd, RP_OPERAND_SUMS);
+    const gsize behind = pass->scratch.used;
 
-    norm_input(pass, z, x, normed, rstd);
     for (guint i = 0; i < G_N_ELEMENTS(inputs); i++) {
-        const RpMatmulOperand dy = rp_pass_plain(z->T, gradients[i]);
+        const RpMatmulOperand dy =
+            rp_pass_operand(pass, inputs[i], z->T, gradients[i], RP_OPERAND_GRADIENT, NULL);
 
         if (wanted)
             rp_pass_linear_backward(pass, inputs[i], &n, &dy, dx, i > 0);
         else
             rp_pass_linear_sums(pass, inputs[i], &n, &dy);
+        pass->scratch.used = behind;
     }
     if (wanted)
         rp_pass_norm_backward(pass, RP_WEIGHT_INPUT_NORM,

@@ -13,7 +13,7 @@
  */
 #include "exec/network/private.h"
 
-/* Scale slots of a part: attention's backward has six tensors, an MLP's five. A scale stands behind its amax, where a
+/* Scale slots of a part: attention's backward has six tensors, DeltaNet's five, an MLP's five. A scale stands behind its amax, where a
  * matmul takes it. */
 #define SCALE_SLOTS 16
 
@@ -132,9 +132,11 @@ rp_pass_take_kept(RpPass *pass, RpSpace *space, size_t rows)
     if (space == NULL || !pass->layout->trains_fp8 ||
         rp_weights_lora(pass->network->weights) != NULL)
         return;
+    const RpWeightKind out = rp_pass_has(pass, RP_WEIGHT_O) ? RP_WEIGHT_O : RP_WEIGHT_DELTA_OUT;
+
     pass->kept = (RpBlockKept){
         .normed = take_kept_fp8(pass, space, RP_WEIGHT_Q, RP_SAVED_QKV, rows),
-        .out = take_kept_fp8(pass, space, RP_WEIGHT_O, RP_SAVED_RESIDUAL, rows),
+        .out = take_kept_fp8(pass, space, out, RP_SAVED_RESIDUAL, rows),
         .post = take_kept_fp8(pass, space, RP_WEIGHT_GATE, RP_SAVED_MLP, rows),
         .product = take_kept_fp8(pass, space, RP_WEIGHT_DOWN, RP_N_SAVED_GROUPS, rows)};
     pass->kept.rstd = rp_pass_take_floats(space, rows);

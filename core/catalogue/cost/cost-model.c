@@ -165,16 +165,18 @@ set_experts(const Context *context, Work *work)
     const double share = rp_cost_experts_share(model, experts.rows);
     const double rate = context->rates.grouped * share;
     const double bytes_s = (experts.weight_bytes + experts.row_bytes) / context->rates.bandwidth;
+    /* the shared expert multiplies in 16 bits */
+    const double shared = 2.0 * tokens * (double)model->hidden * model->shared_intermediate;
+    const double slower = work->rate / context->rates.matmul;
 
     work->experts = 0;
-    work->matmul_flops -= experts.flops;
+    work->matmul_flops += 3 * shared * (slower - 1) - experts.flops;
     work->matmul_bytes -=
         experts.weight_bytes + BYTES_16BIT * 3 * experts.rows * (double)model->intermediate;
     work->grouped_s = fmax(experts.flops / rate, bytes_s);
     work->grouped_weights_s =
         fmax(experts.flops / (context->rates.grouped_weights * share), bytes_s);
-    work->output_flops = experts.down_flops * work->rate / rate +
-                         2.0 * tokens * (double)model->hidden * model->shared_intermediate;
+    work->output_flops = experts.down_flops * work->rate / rate + shared * slower;
     work->output_bytes += tokens * (double)model->hidden * BYTES_16BIT *
                           (model->active_experts - 1.0); /* rows that are combined */
     work->traffic_bytes += tokens * rp_cost_experts_forward_bytes(model);
@@ -356,8 +358,9 @@ fill_block(const Context *context, RpProfile *profile, guint index)
     if (grouped)
         set_experts(context, &work);
     if (context->workload->fp8) {
-        work.traffic_bytes += (double)tokens * rp_cost_fp8_forward_bytes(model);
-        work.backward_bytes += (double)tokens * rp_cost_fp8_backward_bytes(model, !work.frozen);
+        work.traffic_bytes += (double)tokens * rp_cost_fp8_forward_bytes(model, &mixer);
+        work.backward_bytes +=
+            (double)tokens * rp_cost_fp8_backward_bytes(model, &mixer, !work.frozen);
     }
     set_times(context, &work, layer);
     if (own)

@@ -225,16 +225,21 @@ rp_cost_mixer(const RpModel *model, guint block)
     const double key = model->delta_key_dim, value = model->delta_value_dim;
 
     if (!rp_model_block_is_delta(model, block)) {
-        const double gates = rp_architectures[model->architecture].gated_attention ? ad : 0;
+        const RpArchitectureRow *row = &rp_architectures[model->architecture];
+        const double gates = row->gated_attention ? ad : 0;
 
         return (RpCostMixer){.qkv = ad + 2 * kd + gates,
                              .out = ad,
+                             .fp8 = ad + 2 * kd + gates,
+                             .looked = kd + (row->qk_norm ? 2 * gates : ad + kd),
                              .forward_bytes = 10 * gates,
                              .backward_bytes = 24 * gates};
     }
     return (RpCostMixer){
         .qkv = columns + values + 2.0 * model->delta_value_heads,
         .out = values,
+        .fp8 = columns + values,
+        .looked = columns + values,
         .forward_bytes = 4 * columns + 6 * values,
         .backward_bytes = 10 * columns + 16 * values,
         .rule_flops =
@@ -246,24 +251,23 @@ rp_cost_mixer(const RpModel *model, guint block)
 #define WRITE_BYTES 3 /* read, and an fp8 value written */
 #define TURN_BYTES 1  /* another one */
 
-/* Elements of a token that linear layers read: norms' outputs, attention's, the product of the MLP.
+/* Elements of a token that linear layers read: norms' outputs, attention's or DeltaNet's, the product of the MLP.
  * Experts multiply 16-bit numbers. */
 static double
-inputs(const RpModel *model)
+inputs(const RpModel *model, const RpCostMixer *mixer)
 {
-    const double h = model->hidden, ad = (double)model->heads * model->head_dim;
+    const double h = model->hidden;
 
-    return model->experts > 1 ? h + ad : 2 * h + ad + model->intermediate;
+    return h + mixer->out + (model->experts > 1 ? 0 : h + model->intermediate);
 }
 
 /* Elements whose gradients they read: q, k, v, the residual of each half, gate and up. */
 static double
-outputs(const RpModel *model)
+outputs(const RpModel *model, const RpCostMixer *mixer)
 {
-    const double h = model->hidden, d = model->head_dim;
-    const double attention = h + (model->heads + 2.0 * model->kv_heads) * d;
+    const double h = model->hidden;
 
-    return model->experts > 1 ? attention : attention + h + 2.0 * model->intermediate;
+    return h + mixer->fp8 + (model->experts > 1 ? 0 : h + 2.0 * model->intermediate);
 }
 
 double
@@ -273,21 +277,19 @@ rp_cost_fp8_element_bytes(gboolean transposed)
 }
 
 double
-rp_cost_fp8_forward_bytes(const RpModel *model)
+rp_cost_fp8_forward_bytes(const RpModel *model, const RpCostMixer *mixer)
 {
-    return WRITE_BYTES * inputs(model) + LOOK_BYTES * (double)model->heads * model->head_dim;
+    return WRITE_BYTES * inputs(model, mixer) + LOOK_BYTES * mixer->out;
 }
 
 double
-rp_cost_fp8_backward_bytes(const RpModel *model, gboolean trained)
+rp_cost_fp8_backward_bytes(const RpModel *model, const RpCostMixer *mixer, gboolean trained)
 {
-    const double d = model->head_dim, ad = model->heads * d, kd = model->kv_heads * d;
-    const double transposed = rp_architectures[model->architecture].qk_norm ? 0 : ad + kd;
     const double residual = model->experts > 1 ? 0 : model->hidden;
-    const double gradients = rp_cost_fp8_element_bytes(trained) * outputs(model) +
-                             LOOK_BYTES * (residual + kd + transposed);
+    const double gradients = rp_cost_fp8_element_bytes(trained) * outputs(model, mixer) +
+                             LOOK_BYTES * (residual + mixer->looked);
 
-    return gradients + (trained ? WRITE_BYTES * inputs(model) + LOOK_BYTES * ad : 0);
+    return gradients + (trained ? WRITE_BYTES * inputs(model, mixer) + LOOK_BYTES * mixer->out : 0);
 }
 
 #define BYTES_16BIT 2
@@ -378,18 +380,6 @@ packed_bytes(const RpWeight *weight, RpLowbit format)
     return weight->offset > 0 ? 0 : rp_lowbit_layout(format, rp_weight_lowbit_shape(&packed)).total;
 }
 
-/* A matrix that is read as fp8 values: experts' are not. */
-static gboolean
-has_fp8(const RpModel *model, const RpWeight *weight)
-{
-    const gboolean of_mlp = weight->kind == RP_WEIGHT_GATE_UP || weight->kind == RP_WEIGHT_GATE ||
-                            weight->kind == RP_WEIGHT_UP || weight->kind == RP_WEIGHT_DOWN;
-
-    return weight->kind == RP_WEIGHT_HEAD ||
-           (rp_weight_packs(model, weight, RP_LOWBIT_FP8) &&
-            !((of_mlp || rp_weight_is_shared(weight->kind)) && model->experts > 1));
-}
-
 RpCostWeights
 rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *profile, guint index)
 {
@@ -419,8 +409,9 @@ rp_cost_weights(const RpModel *model, const RpWorkload *workload, RpProfile *pro
         if (packed)
             costs.expand_bytes += (double)(up + bytes[i]);
         if (coded)
-            costs.expand_bytes += has_fp8(model, weight) ? FP8_BYTES * (double)weight->elements
-                                                         : (double)(up + bytes[i]);
+            costs.expand_bytes += rp_weight_multiplies_fp8(weight)
+                                      ? FP8_BYTES * (double)weight->elements
+                                      : (double)(up + bytes[i]);
         if (rp_weight_is_adapter(weight->kind))
             add_adapter(model, weight, &costs);
     }

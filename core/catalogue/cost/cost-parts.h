@@ -92,6 +92,24 @@ double rp_cost_experts_forward_bytes(const RpModel *model);
 double rp_cost_experts_backward_bytes(const RpModel *model, gboolean trained);
 
 /*
+ * What a block has before its MLP: attention, perhaps with gates, or gated DeltaNet. Elements are of a token.
+ *
+ *   attention   qkv: q, gates, k, v            out: its output
+ *   DeltaNet    qkv: q, k, v, z, b, a          out: the delta rule's
+ */
+typedef struct {
+    double qkv,
+        out;    /* outputs of the first linear layers; the input of the last is as large as out */
+    double fp8; /* outputs of the first ones that fp8 matmuls make: all but b and a */
+    double looked; /* elements of their gradients whose amax no kernel records */
+    double forward_bytes,
+        backward_bytes; /* that element-wise kernels move beyond those of plain attention */
+    double rule_flops;  /* the delta rule's, forward; 0 of attention */
+} RpCostMixer;
+
+RpCostMixer rp_cost_mixer(const RpModel *model, guint block);
+
+/*
  * Memory traffic that linear layers in fp8 (`matmul: fp8`, exec/network/operand.c) add to their
  * matmuls: each tensor that they read is read and written as fp8 values, and once more transposed
  * for weight gradients. Most kernels record the amax of the tensor that they make; attention's
@@ -101,25 +119,9 @@ double rp_cost_experts_backward_bytes(const RpModel *model, gboolean trained);
 /* Bytes of a 16-bit element whose amax is known. @transposed: the transposed copy is written, too */
 double rp_cost_fp8_element_bytes(gboolean transposed);
 /* Bytes a token of a block. */
-double rp_cost_fp8_forward_bytes(const RpModel *model);
+double rp_cost_fp8_forward_bytes(const RpModel *model, const RpCostMixer *mixer);
 /* @trained: weights have gradients; else they are frozen. */
-double rp_cost_fp8_backward_bytes(const RpModel *model, gboolean trained);
-
-/*
- * What a block has before its MLP: attention, perhaps with gates, or gated DeltaNet. Elements are of a token.
- *
- *   attention   qkv: q, gates, k, v            out: its output
- *   DeltaNet    qkv: q, k, v, z, b, a          out: the delta rule's
- */
-typedef struct {
-    double qkv,
-        out; /* outputs of the first linear layers; the input of the last is as large as out */
-    double forward_bytes,
-        backward_bytes; /* that element-wise kernels move beyond those of plain attention */
-    double rule_flops;  /* the delta rule's, forward; 0 of attention */
-} RpCostMixer;
-
-RpCostMixer rp_cost_mixer(const RpModel *model, guint block);
+double rp_cost_fp8_backward_bytes(const RpModel *model, const RpCostMixer *mixer, gboolean trained);
 
 /* The delta rule's backward makes its states anew, goes through them in reverse, and makes the gradients: 3.4 times the
  * forward for one sequence of 4,096 tokens, 5.1 for 8 of 2,048. */
