@@ -103,50 +103,68 @@ copy_file(const char *from, const char *to, const char *name, GError **error)
                                               (gssize)g_mapped_file_get_length(map), error);
 }
 
-/* The base's tokenizer, and its config.json as it is; of a packed base without what says so. */
+/* The base's config.json, with the merged model's own packing. @quantization: (nullable) */
 static gboolean
-copy_files(const Merging *merging, const char *from, const char *to, GError **error)
+write_config(const char *from, const char *to, const char *quantization, GError **error)
+{
+    g_autofree char *source = g_build_filename(from, "config.json", NULL);
+    g_autofree char *target = g_build_filename(to, "config.json", NULL);
+    g_autoptr(GMappedFile) map = rp_file_map(source, error);
+
+    if (map == NULL)
+        return FALSE;
+    const gsize length = g_mapped_file_get_length(map);
+    const char *text = g_mapped_file_get_contents(map);
+
+    if (quantization == NULL &&
+        g_strstr_len(text, (gssize)length, "\"quantization_config\"") == NULL)
+        return g_file_set_contents(target, text, (gssize)length, error);
+    g_autofree char *own = rp_hf_config_requantise(source, text, length, quantization, error);
+
+    return own != NULL && g_file_set_contents(target, own, -1, error);
+}
+
+static gboolean
+copy_files(const char *from, const char *to, GError **error)
 {
     for (const char *const *name = rp_checkpoint_copied_files; *name != NULL; name++)
         if (!copy_file(from, to, *name, error))
             return FALSE;
-    if (!rp_weights_is_packed(merging->weights))
-        return copy_file(from, to, "config.json", error);
-    g_autofree char *path = g_build_filename(to, "config.json", NULL);
-    RpModel config = merging->config;
-
-    config.has_dtype = TRUE;
-    config.dtype = rp_weights_dtype(merging->weights);
-    return rp_hf_config_save(&config, path, error);
+    return TRUE;
 }
 
-/* Whether the model is packed again. Experts are packed as a stack, which other programs do not read of fp8. */
+/* Whether the model can be packed again as fp8 models are published, and is read. */
 static gboolean
 check_base(const RpArgs *args, const Merging *merging, GError **error)
 {
     const int choice = args->run.base_choice;
+    const RpModel *config = &merging->config;
+    const RpArchitectureRow *row = &rp_architectures[config->architecture];
 
-    if (choice > RP_RUN_BASE_16_BITS && choice != RP_RUN_BASE_PACKED + RP_LOWBIT_FP8)
+    if (choice <= RP_RUN_BASE_16_BITS)
+        return TRUE;
+    if (choice != RP_RUN_BASE_PACKED + RP_LOWBIT_FP8)
         return rp_cli_refuse(error, "--base: expected bf16 or fp8, found %s",
                              rp_lowbit_name((RpLowbit)(choice - RP_RUN_BASE_PACKED)));
-    return choice <= RP_RUN_BASE_16_BITS || merging->config.experts == 1 ||
-           rp_cli_refuse(error, "--base: expected bf16 of a mixture of experts, found fp8");
+    if (row->fused_experts)
+        return rp_cli_refuse(error, "--base: expected bf16 of %s, found fp8", row->model_type);
+    return config->experts == 1 || config->intermediate % RP_FP8_BLOCK == 0 ||
+           rp_cli_refuse(error,
+                         "--base: expected bf16 of experts with %u rows, since blocks of fp8 have "
+                         "%d, found fp8",
+                         config->intermediate, RP_FP8_BLOCK);
 }
 
 /* Packs the merged model, in its place. */
 static gboolean
 pack_again(const Merging *merging, const char *output, GError **error)
 {
-    const RpQuantiseOptions options = {0};
+    const RpQuantiseOptions options = {.published = TRUE};
     g_autoptr(RpSafetensors) merged = rp_safetensors_open(output, error);
     g_autofree char *path = g_build_filename(output, "model.safetensors", NULL);
-    g_autofree char *config_path = g_build_filename(output, "config.json", NULL);
-    RpModel config = merging->config;
 
-    config.has_dtype = config.fp8 = TRUE;
-    config.dtype = rp_weights_dtype(merging->weights);
-    return merged != NULL && rp_quantise(&config, merged, RP_LOWBIT_FP8, path, &options, error) &&
-           rp_hf_config_save(&config, config_path, error);
+    return merged != NULL &&
+           rp_quantise(&merging->config, merged, RP_LOWBIT_FP8, path, &options, error);
 }
 
 static gboolean
@@ -164,9 +182,12 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
         !check_base(args, &merging, error) || !make_output(args, words, error))
         return FALSE;
     options.base = merging.base;
+    g_autofree char *quantization =
+        packs ? rp_quantise_fp8_config(&merging.config, merging.base) : NULL;
     const gboolean written = rp_merge_write(merging.weights, args->output, &options, error) &&
-                             copy_files(&merging, base, args->output, error) &&
-                             (!packs || pack_again(&merging, args->output, error));
+                             copy_files(base, args->output, error) &&
+                             (!packs || pack_again(&merging, args->output, error)) &&
+                             write_config(base, args->output, quantization, error);
     const char *type = packs ? "fp8" : rp_dtype_name(rp_weights_dtype(merging.weights));
     const RpLora *lora = rp_weights_lora(merging.weights);
 

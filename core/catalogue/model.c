@@ -155,14 +155,20 @@ is_linear(RpWeightKind kind)
     }
 }
 
+/* Whether its matrix has a row for each head, or one. */
+static gboolean
+is_narrow(RpWeightKind kind)
+{
+    return kind == RP_WEIGHT_DELTA_B || kind == RP_WEIGHT_DELTA_A || kind == RP_WEIGHT_SHARED_SCORE;
+}
+
 gboolean
 rp_weight_multiplies_fp8(const RpWeight *weight)
 {
     const RpWeightKind kind = weight->kind;
-    const gboolean narrow = kind == RP_WEIGHT_DELTA_B || kind == RP_WEIGHT_DELTA_A;
 
-    return (is_linear(kind) || kind == RP_WEIGHT_HEAD) && !narrow && !rp_weight_is_shared(kind) &&
-           weight->rank == 2 && weight->stack[0] == 0;
+    return (is_linear(kind) || kind == RP_WEIGHT_HEAD) && !is_narrow(kind) &&
+           !rp_weight_is_shared(kind) && weight->rank == 2 && weight->stack[0] == 0;
 }
 
 RpLowbitShape
@@ -183,7 +189,7 @@ rp_weight_packs(const RpModel *model, const RpWeight *weight, RpLowbit format)
     if (!is_linear(weight->kind) || weight->rank < 2)
         return FALSE;
     if (format != RP_LOWBIT_MXFP4)
-        return TRUE;
+        return format != RP_LOWBIT_FP8 || !is_narrow(weight->kind);
     return (model->experts <= 1 || weight->rank == 3 || weight->stack[0] > 0) &&
            weight->shape[inputs] % RP_MXFP4_BLOCK == 0;
 }

@@ -149,7 +149,6 @@ typedef struct {
     double router_aux_loss; /* coefficient, where the config asks for that loss; else 0 */
     double swiglu_alpha, swiglu_limit; /* clamped SwiGLU; else 0 */
     gboolean mxfp4; /* "quantization_config" says that the experts' matrices are packed so */
-    gboolean fp8;   /* it is written that matrices of blocks are, 128 x 128 a scale; is not read */
     guint vocab;
     guint max_positions;
     guint sliding_window; /* tokens that a sliding block attends to; 0 = every block is full */
@@ -286,7 +285,8 @@ RpLowbitShape rp_weight_lowbit_shape(const RpWeight *weight);
  *
  * Whether a base in @format has the weight packed: matrices of the linear layers of blocks, as
  * bitsandbytes and transformers do; not the router, the embedding and the head. In mxfp4 of a model
- * with experts theirs alone, as GPT-OSS is published. Rows of mxfp4 must be multiples of 32.
+ * with experts theirs alone, as GPT-OSS is published. Rows of mxfp4 must be multiples of 32. In fp8 matrices of a row
+ * for each head, or one, stay as they are, as Qwen3.5 is published.
  */
 gboolean rp_weight_packs(const RpModel *model, const RpWeight *weight, RpLowbit format);
 

@@ -6,6 +6,7 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/catalogue/custom.h"
+#include "core/json/json-pull.h"
 #include "core/json/json-write.h"
 
 /* An exponent where it is shorter, as files of before have it. */
@@ -179,24 +180,6 @@ custom_to_json(const RpModel *config)
     return rp_json_writer_finish(json);
 }
 
-/* Matrices of blocks are fp8, and the head is not: as published fp8 models have it. */
-static void
-add_quantization(RpJsonWriter *json)
-{
-    rp_json_object(json, "quantization_config");
-    rp_json_string(json, "activation_scheme", "dynamic");
-    rp_json_string(json, "fmt", "e4m3");
-    rp_json_array(json, "modules_to_not_convert");
-    rp_json_string(json, NULL, "lm_head");
-    rp_json_end(json);
-    rp_json_string(json, "quant_method", "fp8");
-    rp_json_array(json, "weight_block_size");
-    rp_json_uint(json, NULL, RP_FP8_BLOCK);
-    rp_json_uint(json, NULL, RP_FP8_BLOCK);
-    rp_json_end(json);
-    rp_json_end(json);
-}
-
 static void
 add_delta(RpJsonWriter *json, const RpModel *config)
 {
@@ -265,8 +248,6 @@ add_keys(RpJsonWriter *json, const RpModel *config)
     if (config->router_aux_loss > 0)
         rp_json_bool(json, "output_router_logits", TRUE);
     add_token(json, "pad_token_id", config->pad_id);
-    if (config->fp8)
-        add_quantization(json);
     if (row->rotary > 0)
         add_number(json, "partial_rotary_factor",
                    (double)rp_model_rotary_dim(config) / config->head_dim);
@@ -329,4 +310,54 @@ rp_hf_config_save(const RpModel *config, const char *path, GError **error)
     g_autofree char *shown = rp_display_name(path);
     g_prefix_error(error, "cannot write \"%s\": ", shown);
     return FALSE;
+}
+
+/* @quantization: (nullable): the first member */
+static gboolean
+copy_members(RpJsonPull *pull, const char *quantization, GString *to)
+{
+    g_autoptr(GString) key = g_string_new(NULL);
+
+    if (!rp_json_pull_enter_object(pull))
+        return FALSE;
+    const int indent = 2 * (int)pull->depth;
+
+    g_string_append_c(to, '{');
+    if (quantization != NULL)
+        g_string_append_printf(to, "\n  \"quantization_config\": %s,", quantization);
+    while (rp_json_pull_next_key(pull, key)) {
+        const RpJsonLevel level = pull->levels[pull->depth - 1];
+        const gboolean is_object = rp_json_pull_peek(pull) == RP_JSON_OBJECT;
+        const char *value = pull->at;
+
+        if (strcmp(key->str, "quantization_config") == 0) {
+            (void)rp_json_pull_skip(pull);
+            continue;
+        }
+        g_string_append_printf(to, "\n%*s\"%.*s\": ", indent, "", (int)level.key_length, level.key);
+        if (is_object && strcmp(key->str, "text_config") == 0)
+            (void)copy_members(pull, NULL, to);
+        else if (rp_json_pull_skip(pull))
+            g_string_append_len(to, value, pull->at - value);
+        g_string_append_c(to, ',');
+    }
+    if (to->str[to->len - 1] == ',')
+        g_string_truncate(to, to->len - 1);
+    g_string_append_printf(to, "\n%*s}", indent - 2, "");
+    return !pull->failed;
+}
+
+char *
+rp_hf_config_requantise(const char *name, const char *text, gsize length, const char *quantization,
+                        GError **error)
+{
+    g_autoptr(GString) to = g_string_new(NULL);
+    RpJsonPull pull;
+
+    if (!rp_json_pull_init(&pull, name, text, length, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_SYNTAX,
+                           error) ||
+        !copy_members(&pull, quantization, to))
+        return NULL;
+    g_string_append_c(to, '\n');
+    return g_string_free(g_steal_pointer(&to), FALSE);
 }

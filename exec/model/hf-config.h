@@ -61,5 +61,17 @@ char *rp_hf_config_to_json(const RpModel *config);
 gboolean rp_hf_config_save(const RpModel *config, const char *path,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/**
+ * rp_hf_config_requantise:
+ * @name: of the file, for messages
+ * @text: a config.json, @length bytes
+ * @quantization: (nullable): JSON; %NULL: none
+ *
+ * Returns: (transfer full): the same config with this quantization_config, also without one in its text part; all other
+ *   values are kept, byte for byte. %NULL with RP_HF_CONFIG_ERROR_SYNTAX
+ */
+char *rp_hf_config_requantise(const char *name, const char *text, gsize length,
+                              const char *quantization, GError **error);
+
 /* Whether a run computes models of that architecture. Errors: RP_HF_CONFIG_ERROR_UNSUPPORTED */
 gboolean rp_hf_config_check_runs(const RpModel *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -3,6 +3,7 @@
 #include <gio/gio.h>
 #include <string.h>
 
+#include "core/json/json-write.h"
 #include "exec/system/pool.h"
 
 /* Shares of threads end at multiples of this many elements. */
@@ -12,30 +13,32 @@ typedef struct {
     const RpWeights *plain;  /* bound to the checkpoint, or to nothing: random */
     const RpWeights *packed; /* the same list, packed */
     const char *path;
-    RpDtype dtype; /* type of values that are not packed, and of all before */
+    const RpSafetensors *published; /* (nullable): as published models are; the checkpoint */
+    RpDtype dtype;                  /* type of values that are not packed, and of all before */
     guint64 seed;
     RpSafetensorsWriter *writer;
     RpPool *pool;
     RpQuantiseProgress progress;
     gpointer progress_data;
     RpLowbitTarget *targets; /* [weights]: of packed ones, of a stack its first */
-    guint *numbers;          /* [weights]: of the others */
+    guint *numbers;          /* [weights]: of those that are not */
+    guint others;            /* number of the first tensor of a larger model's other parts */
     guint64 done;
     guint64 total;
 } Run;
 
-/* Name of the tensor that has @weight in the file: its stack, or itself. */
-static const char *
-name_of(const RpWeight *weight)
+/* Whether all experts' matrices of its kind are one tensor of the file. */
+static gboolean
+is_stacked(const Run *run, const RpWeight *weight)
 {
-    return weight->is_packed && weight->stack_name != NULL ? weight->stack_name : weight->name;
+    return weight->is_packed && weight->stack[0] > 0 && run->published == NULL;
 }
 
 /* Whether nothing is written of it, because another weight stands for it. */
 static gboolean
-is_another(const RpWeight *weight)
+is_another(const Run *run, const RpWeight *weight)
 {
-    return weight->tied || (weight->is_packed && weight->offset > 0);
+    return weight->tied || (weight->offset > 0 && is_stacked(run, weight));
 }
 
 static gboolean
@@ -43,19 +46,21 @@ declare(Run *run, GError **error)
 {
     for (guint i = 0; i < rp_weights_count(run->packed); i++) {
         const RpWeight *weight = rp_weights_nth(run->packed, i);
-        const gboolean stack = weight->stack[0] > 0;
+        const gboolean stack = is_stacked(run, weight);
         const guint64 *shape = stack ? weight->stack : weight->shape;
 
-        if (is_another(weight))
+        if (is_another(run, weight))
             continue;
         if (!weight->is_packed)
             run->numbers[i] = rp_safetensors_writer_add(run->writer, weight->name, run->dtype,
                                                         weight->shape, weight->rank);
-        else if (!rp_lowbit_target_add(run->writer, name_of(weight), weight->format, shape,
+        else if (!rp_lowbit_target_add(run->writer, stack ? weight->stack_name : weight->name,
+                                       weight->format, shape,
                                        stack ? RP_WEIGHT_MAX_RANK : weight->rank, run->dtype,
                                        &run->targets[i], error))
             return FALSE;
     }
+    run->others = rp_weights_add_others(rp_weights_model(run->plain), run->published, run->writer);
     return rp_safetensors_writer_begin(run->writer, error);
 }
 
@@ -161,7 +166,7 @@ find_whole(const Run *run, guint index, RpSafetensor *whole)
     const RpWeight *plain = rp_weights_nth(run->plain, index);
     const RpWeight *packed = rp_weights_nth(run->packed, index);
     const RpSafetensor *source = rp_weights_source(run->plain, index);
-    const gboolean stack = packed->is_packed && plain->stack[0] > 0;
+    const gboolean stack = is_stacked(run, packed);
     g_autofree guint8 *held = NULL;
 
     *whole = source != NULL
@@ -191,14 +196,13 @@ static gboolean
 write_weight(Run *run, guint index, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(run->packed, index);
-    const gsize bytes = weight->is_packed
-                            ? rp_lowbit_layout(weight->format, rp_weight_lowbit_shape(weight)).total
-                            : 0;
     RpSafetensor whole;
     g_autofree void *held = find_whole(run, index, &whole);
     gboolean done;
 
     if (weight->is_packed) {
+        const RpLowbitShape shape = rp_lowbit_shape_of(whole.shape, whole.rank);
+        const gsize bytes = rp_lowbit_layout(weight->format, shape).total;
         void *packed = g_aligned_alloc0(1, bytes, RP_LOWBIT_ALIGNMENT);
 
         done = rp_lowbit_pack_tensor(weight->format, &whole, packed, run->pool, error) &&
@@ -216,7 +220,7 @@ static gboolean
 write_weights(Run *run, GError **error)
 {
     for (guint i = 0; i < rp_weights_count(run->packed); i++) {
-        if (is_another(rp_weights_nth(run->packed, i)))
+        if (is_another(run, rp_weights_nth(run->packed, i)))
             continue;
         if (!write_weight(run, i, error))
             return FALSE;
@@ -225,23 +229,34 @@ write_weights(Run *run, GError **error)
             return FALSE;
         }
     }
-    return rp_safetensors_writer_finish(run->writer, error);
+    return rp_weights_write_others(rp_weights_model(run->plain), run->published, run->others,
+                                   run->writer, error) &&
+           rp_safetensors_writer_finish(run->writer, error);
+}
+
+/* The list of @model with its base packed. */
+static RpWeights *
+pack_list(const RpModel *model, RpLowbit format, RpDtype dtype)
+{
+    RpWeights *weights = rp_weights_new(model);
+
+    for (guint i = 0; i < rp_weights_count(weights); i++)
+        rp_weights_freeze(weights, i, dtype);
+    rp_weights_pack_base(weights, format);
+    return weights;
 }
 
 static gboolean
 run_all(Run *run, RpLowbit format, guint64 max_shard_bytes, GError **error)
 {
     const guint n = rp_weights_count(run->plain);
-    g_autoptr(RpWeights) packed = rp_weights_new(rp_weights_model(run->plain));
+    g_autoptr(RpWeights) packed = pack_list(rp_weights_model(run->plain), format, run->dtype);
     g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(run->path, max_shard_bytes);
     g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){0}, error);
     gboolean done;
 
     if (pool == NULL)
         return FALSE;
-    for (guint i = 0; i < n; i++)
-        rp_weights_freeze(packed, i, run->dtype);
-    rp_weights_pack_base(packed, format);
     run->packed = packed;
     run->writer = writer;
     run->pool = pool;
@@ -275,6 +290,7 @@ rp_quantise(const RpModel *model, const RpSafetensors *checkpoint, RpLowbit form
         return FALSE;
     Run run = {.plain = plain,
                .path = path,
+               .published = options->published ? checkpoint : NULL,
                .dtype = rp_weights_dtype(plain),
                .progress = options->progress != NULL ? options->progress : go_on,
                .progress_data = options->user_data};
@@ -321,4 +337,50 @@ rp_quantise_path(const RpSafetensors *checkpoint, RpLowbit format)
     g_autofree char *name = rp_lowbit_cache_name(format, checkpoint);
 
     return g_build_filename(directory, name, NULL);
+}
+
+/* The module of a tensor of a matrix that is not in fp8, and is no embedding. */
+static void
+add_module(RpJsonWriter *json, const char *name)
+{
+    g_autofree char *module = g_strdup(name);
+
+    if (g_str_has_suffix(name, ".weight"))
+        module[strlen(name) - strlen(".weight")] = '\0';
+    rp_json_string(json, NULL, module);
+}
+
+char *
+rp_quantise_fp8_config(const RpModel *model, const RpSafetensors *checkpoint)
+{
+    g_return_val_if_fail(model && checkpoint, NULL);
+
+    g_autoptr(RpWeights) weights = pack_list(model, RP_LOWBIT_FP8, RP_DTYPE_BF16);
+    RpJsonWriter *json = rp_json_writer_new(RP_JSON_SPACED);
+
+    rp_json_object(json, NULL);
+    rp_json_string(json, "activation_scheme", "dynamic");
+    rp_json_string(json, "fmt", "e4m3");
+    rp_json_array(json, "modules_to_not_convert");
+    for (guint i = 0; i < rp_weights_count(weights); i++) {
+        const RpWeight *weight = rp_weights_nth(weights, i);
+
+        if (weight->rank == 2 && !weight->is_packed && weight->kind != RP_WEIGHT_EMBEDDING)
+            add_module(json, weight->name);
+    }
+    for (guint i = 0; i < rp_safetensors_count(checkpoint); i++) {
+        const RpSafetensor *tensor = rp_safetensors_nth(checkpoint, i);
+
+        if (tensor->rank == 2 && tensor->supported && rp_weights_is_other(model, tensor->name) &&
+            g_str_has_suffix(tensor->name, ".weight"))
+            add_module(json, tensor->name);
+    }
+    rp_json_end(json);
+    rp_json_string(json, "quant_method", "fp8");
+    rp_json_array(json, "weight_block_size");
+    rp_json_uint(json, NULL, RP_FP8_BLOCK);
+    rp_json_uint(json, NULL, RP_FP8_BLOCK);
+    rp_json_end(json);
+    rp_json_end(json);
+    return rp_json_writer_finish(json);
 }

@@ -6,7 +6,7 @@
  *   model.nf4-1f0c…     |embed|q_proj packed, scales, ..|..|norm|lm_head|
  *
  * Weight after weight is packed by all processors and written; memory holds only one at a time, the
- * largest at most. Experts of a layer are packed as one tensor of their stack's name.
+ * largest at most. Experts of a layer are packed as one tensor of their stack's name, or as published models have them.
  */
 #pragma once
 
@@ -17,6 +17,7 @@
 typedef gboolean (*RpQuantiseProgress)(guint64 done, guint64 total, gpointer user_data);
 
 typedef struct {
+    gboolean published; /* experts one by one, and behind all a larger model's other parts */
     RpQuantiseProgress progress; /* (nullable) */
     gpointer user_data;
 } RpQuantiseOptions;
@@ -43,6 +44,10 @@ gboolean rp_quantise(const RpModel *model, const RpSafetensors *checkpoint, RpLo
  */
 gboolean rp_quantise_random(const RpModel *model, RpLowbit format, const char *directory,
                             const RpInitOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The quantization_config of @model that is published in fp8, with the modules that stay as @checkpoint has them. (transfer
+ * full) */
+char *rp_quantise_fp8_config(const RpModel *model, const RpSafetensors *checkpoint);
 
 /* Path of the packed form of a checkpoint: beside it, by its hash. (transfer full) */
 char *rp_quantise_path(const RpSafetensors *checkpoint, RpLowbit format);

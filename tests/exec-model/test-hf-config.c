@@ -423,6 +423,27 @@ RP_TEST_OF(the_page_lists_every_key, Fixture *f)
     }
 }
 
+/* Other values stay as they are written. */
+RP_TEST(takes_another_quantization)
+{
+    static const char text[] =
+        "{ \"a\" : [1,  2.50],\"quantization_config\":{\"b\":1}, \"text_config\":"
+        "{\"quantization_config\":null,\"c\\u0041\":{\"text_config\":1}}}\n";
+    GError *error = NULL;
+    g_autofree char *none = rp_hf_config_requantise("x", text, strlen(text), NULL, &error);
+    g_autofree char *own = rp_hf_config_requantise("x", text, strlen(text), "{\"d\": 3}", &error);
+
+    rp_assert_no_error(error);
+    assert_string_equal(none, "{\n  \"a\": [1,  2.50],\n  \"text_config\": {\n"
+                              "    \"c\\u0041\": {\"text_config\":1}\n  }\n}\n");
+    assert_string_equal(own,
+                        "{\n  \"quantization_config\": {\"d\": 3},\n  \"a\": [1,  2.50],\n"
+                        "  \"text_config\": {\n    \"c\\u0041\": {\"text_config\":1}\n  }\n}\n");
+    assert_null(rp_hf_config_requantise("x", text, strlen(text) - 3, NULL, &error));
+    assert_non_null(error);
+    g_clear_error(&error);
+}
+
 RP_TEST(refuses_a_config_cut_at_any_byte)
 {
     for (gsize n = 0; n < strlen(llama_31_8b); n++) {
