@@ -275,6 +275,7 @@ typedef struct {
     RpDtype storage;     /* a frozen weight's; trained ones have the run's */
     gboolean is_packed;  /* a frozen one, on the host and when uploaded: it expands to @storage */
     RpLowbit format;     /* if it is */
+    gboolean one_scale;  /* fp8: its file has one scale for all blocks */
 } RpWeight;
 
 /* Its matrices as they are packed: the stack that it is a piece of, or its own. */

@@ -361,7 +361,8 @@ encode(RpDtype code, const float *x, float factor, size_t n, uint8_t *quantized)
 void
 rp_host_quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
 {
-    const float scale = rp_fp8_scale(args->code, *args->largest);
+    const gboolean as_is = args->dtype == RP_DTYPE_E4M3;
+    const float scale = as_is ? *args->largest : rp_fp8_scale(args->code, *args->largest);
     uint8_t quantized[STRIP];
     float buffer[STRIP];
 
@@ -372,8 +373,11 @@ rp_host_quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
         for (size_t row = 0; row < args->rows; row++) {
             const size_t at = row * args->columns + column;
 
-            encode(args->code, rp_host_load(args->dtype, args->x, at, n, buffer), 1.0f / scale, n,
-                   quantized);
+            if (as_is)
+                memcpy(quantized, (const guint8 *)args->x + at, n);
+            else
+                encode(args->code, rp_host_load(args->dtype, args->x, at, n, buffer), 1.0f / scale,
+                       n, quantized);
             if (args->quantized != NULL)
                 memcpy(args->quantized + at, quantized, n);
             for (size_t i = 0; i < n && args->transposed != NULL; i++)

@@ -404,13 +404,13 @@ typedef struct {
 } RpLargestArgs;
 
 /* codes[r,c] = turned[c,r] = x[r,c] / scale[0], rounded, and the scale (core/base/fp8.h). Bit for bit
- * the same in every backend. */
+ * the same in every backend. Of x in e4m3, which @code is then, too, the values are taken as they are. */
 typedef struct {
-    RpDtype dtype; /* type of x */
+    RpDtype dtype; /* type of x, or e4m3 */
     RpDtype code;  /* RP_DTYPE_E4M3, RP_DTYPE_E5M2 */
     size_t rows, columns;
     const void *x;        /* [rows,columns] */
-    const float *largest; /* [1]: of x */
+    const float *largest; /* [1]: of x; of x in e4m3 the scale */
     uint8_t *quantized;   /* [rows,columns], or NULL */
     uint8_t *transposed;  /* [columns,rows], or NULL */
     float *scale;         /* [1], = */

@@ -116,7 +116,8 @@ add(RpLayerLayout *layout, const RpWeight *weight, RpDtype dtype, guint64 seed)
     const guint64 upload = rp_layout_upload_capacity(place);
     layout->bytes += rp_layout_byte_capacity(place);
     layout->trains_fp8 |= has_fp8 && weight->trained;
-    if (has_fp8 && place->is_packed)
+    place->as_is = has_fp8 && place->is_packed && weight->one_scale;
+    if (has_fp8 && place->is_packed && !place->as_is)
         layout->scratch_bytes = MAX(layout->scratch_bytes, plain_space(place));
     layout->upload_bytes += upload;
     layout->elements += weight->trained ? space : 0;

@@ -19,7 +19,8 @@
  *   upload     |lora_A|..|input_norm|lora_B|..|q_proj |..|down_proj |k_norm ..|tied matrix, if any|
  *
  * So do they where matmuls read fp8 values (core/base/fp8.h): a matrix [out,in] of a linear layer is as large as in 16
- * bits, as it is stored in both orientations. Packed matrices are expanded in the scratch buffer of their layer:
+ * bits, as it is stored in both orientations. Packed matrices are expanded in the scratch buffer of their layer, but for
+ * those in fp8 with one scale, whose values are taken as they are:
  *
  *   bytes      ..|fp8 [out,in]|transposed [in,out]|amax, scale|..|scratch|tied matrix, if any|
  *
@@ -49,6 +50,7 @@ typedef struct {
     RpLowbit format;
     RpLowbitShape packed_shape;
     gboolean has_fp8; /* devices read it as fp8 */
+    gboolean as_is;   /* with the packed values and their one scale */
     /* rows of the quantized matrix: more than its own if the next ones are fused with it, 0 if it is
      * fused with one before (rp_layout_fuse_fp8()) */
     guint64 code_rows;

@@ -305,26 +305,23 @@ may_be_packed(const RpSafetensors *checkpoint, const char *name)
     return plain == NULL || !plain->supported;
 }
 
-/* @format: (out): set where it is packed. Returns: %FALSE: the format is not supported */
+/* @source: (out): not packed: nothing else is set. Returns: %FALSE: the format is not supported */
 static gboolean
-find_format(const RpSafetensors *checkpoint, const char *name, gboolean *is_packed,
-            RpLowbit *format, GError **error)
+find_format(const RpSafetensors *checkpoint, const char *name, RpLowbitSource *source,
+            GError **error)
 {
     g_autoptr(GError) problem = NULL;
-    RpLowbitSource source;
 
-    *is_packed = FALSE;
+    *source = (RpLowbitSource){0};
     if (!may_be_packed(checkpoint, name))
         return TRUE;
-    if (!rp_lowbit_source_find(checkpoint, name, &source, &problem)) {
+    if (!rp_lowbit_source_find(checkpoint, name, source, &problem)) {
         if (g_error_matches(problem, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_MISSING) &&
             rp_safetensors_find(checkpoint, name) == NULL)
             return TRUE; /* there is none: binding reports it */
         g_propagate_error(error, g_steal_pointer(&problem));
         return FALSE;
     }
-    *is_packed = source.is_packed;
-    *format = source.format;
     return TRUE;
 }
 
@@ -336,21 +333,23 @@ rp_weights_adopt(RpWeights *weights, const RpSafetensors *checkpoint, GError **e
 
     for (guint i = 0; i < weights->list->len; i++) {
         RpWeight *weight = &g_array_index(weights->list, RpWeight, i);
-        gboolean is_packed = FALSE;
-        RpLowbit format = RP_LOWBIT_NF4;
+        RpLowbitSource source;
+        gboolean stacked = FALSE;
 
         if (weight->trained || weight->tied || rp_weight_is_adapter(weight->kind) ||
             !rp_weight_packs(&weights->model, weight, RP_LOWBIT_NF4))
             continue; /* refused where it is packed, when it is bound */
-        if (!find_format(checkpoint, packed_name(weight), &is_packed, &format, error))
+        if (!find_format(checkpoint, packed_name(weight), &source, error))
             return FALSE;
-        if (!is_packed && weight->stack_name != NULL) {
-            if (!find_format(checkpoint, weight->name, &is_packed, &format, error))
+        if (!source.is_packed && weight->stack_name != NULL) {
+            if (!find_format(checkpoint, weight->name, &source, error))
                 return FALSE;
-            format = rp_lowbit_stacked_format(format);
+            stacked = TRUE;
         }
-        if (is_packed)
-            rp_weight_pack(weight, format);
+        if (source.is_packed)
+            rp_weight_pack(weight,
+                           stacked ? rp_lowbit_stacked_format(source.format) : source.format);
+        weight->one_scale = source.one_scale && source.parts[RP_LOWBIT_SCALES]->rank < 2;
     }
     return TRUE;
 }

@@ -8,7 +8,7 @@
  *                 --copy-- expand     expand        ----copy---
  *
  * Where layers read fp8 values, a matrix is quantized from the upload; a packed one is first expanded in the layer's
- * scratch buffer.
+ * scratch buffer, unless it is in fp8 with one scale.
  */
 #include "exec/network/private.h"
 
@@ -57,30 +57,38 @@ unpack(const Expansion *expansion, const RpWeightPlace *place, const void *from,
 /* Fp8 values of a matrix, transposed ones, amax and scale. */
 static void
 encode(const Expansion *expansion, const RpLayerLayout *layout, const RpWeightPlace *place,
-       const void *from)
+       const guint8 *from)
 {
     const RpKernels *kernels = expansion->network->kernels;
+    const gsize scales = rp_lowbit_layout(place->format, place->packed_shape).at[RP_LOWBIT_SCALES];
     guint8 *quantized = expansion->parameters + place->byte;
     float *scale_slots = (float *)(void *)(quantized + rp_fp8_scales_byte(place));
     const gsize n = rp_fp8_transposed_byte(place);
+    RpQuantiseArgs quantise = {.dtype = place->storage,
+                               .code = RP_DTYPE_E4M3,
+                               .rows = place->code_rows,
+                               .columns = place->shape[1],
+                               .x = from,
+                               .largest = scale_slots,
+                               .quantized = quantized,
+                               .transposed = quantized + n,
+                               .scale = scale_slots + RP_SCALE_SLOT_SCALE};
 
+    if (place->as_is) {
+        quantise.dtype = RP_DTYPE_E4M3;
+        quantise.largest = (const float *)(const void *)(from + scales);
+        kernels->quantise(expansion->stream, &quantise);
+        return;
+    }
     if (place->is_packed) {
+        quantise.x = expansion->parameters + layout->scratch;
         unpack(expansion, place, from, expansion->parameters + layout->scratch);
-        from = expansion->parameters + layout->scratch;
     }
     kernels->fill(expansion->stream,
                   &(RpFillArgs){.dtype = RP_DTYPE_FP32, .n = 1, .x = scale_slots});
-    kernels->largest(expansion->stream, &(RpLargestArgs){place->storage, n, from, scale_slots});
-    kernels->quantise(expansion->stream,
-                      &(RpQuantiseArgs){.dtype = place->storage,
-                                        .code = RP_DTYPE_E4M3,
-                                        .rows = place->code_rows,
-                                        .columns = place->shape[1],
-                                        .x = from,
-                                        .largest = scale_slots,
-                                        .quantized = quantized,
-                                        .transposed = quantized + n,
-                                        .scale = scale_slots + RP_SCALE_SLOT_SCALE});
+    kernels->largest(expansion->stream,
+                     &(RpLargestArgs){place->storage, n, quantise.x, scale_slots});
+    kernels->quantise(expansion->stream, &quantise);
 }
 
 static void

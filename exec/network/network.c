@@ -139,7 +139,7 @@ are_alike(const RpNetwork *network, guint a, guint b)
            x[kind].storage == y[kind].storage &&
            memcmp(x[kind].shape, y[kind].shape, sizeof x[kind].shape) == 0 &&
            x[kind].is_packed == y[kind].is_packed && x[kind].has_fp8 == y[kind].has_fp8 &&
-           x[kind].code_rows == y[kind].code_rows &&
+           x[kind].code_rows == y[kind].code_rows && x[kind].as_is == y[kind].as_is &&
            (!x[kind].is_packed || x[kind].format == y[kind].format))
         kind++;
     return kind == RP_N_WEIGHT_KINDS;

@@ -115,6 +115,43 @@ RP_TEST(keeps_zeros_and_breaks_what_is_broken_as_the_host_does)
     }
 }
 
+RP_TEST(takes_fp8_values_as_the_host_does)
+{
+    static const size_t shapes[][2] = {{17, 256}, {129, 63}, {2048, 1536}, {16, 1040}};
+    const float scale = 0.37f;
+
+    for (guint i = 0; i < 3 * G_N_ELEMENTS(shapes); i++) {
+        const Side device = {rp_cuda_kernels(), cuda_stream(), i % 3 == 2};
+        const size_t rows = shapes[i / 3][0], columns = shapes[i / 3][1], n = rows * columns;
+        guint8 *x = host_bytes(n), *found = host_bytes(n), *turned = host_bytes(n);
+        const RpQuantiseArgs args = {.dtype = RP_DTYPE_E4M3,
+                                     .code = RP_DTYPE_E4M3,
+                                     .rows = rows,
+                                     .columns = columns,
+                                     .x = x,
+                                     .largest = cuda_copy_in(&device, &scale, 1, sizeof scale),
+                                     .quantized = i % 3 == 1 ? NULL : cuda_scratch(&device, n, 1),
+                                     .transposed = cuda_scratch(&device, n, 1),
+                                     .scale = cuda_scratch(&device, 1, sizeof scale)};
+        RpQuantiseArgs on_device = args;
+        float found_scale;
+
+        for (size_t at = 0; at < n; at++)
+            x[at] = (guint8)(at * 7 + at / columns);
+        on_device.x = cuda_copy_in(&device, x, n, 1);
+        device.kernels->quantise(device.stream, &on_device);
+        cuda_copy_out(&device, args.transposed, turned, n);
+        cuda_copy_out(&device, args.scale, &found_scale, sizeof found_scale);
+        assert_true(found_scale == scale);
+        for (size_t at = 0; at < n; at++)
+            assert_int_equal(turned[at % columns * rows + at / columns], x[at]);
+        if (args.quantized == NULL)
+            continue;
+        cuda_copy_out(&device, args.quantized, found, n);
+        assert_memory_equal(found, x, n);
+    }
+}
+
 /* Compares the amax that a kernel recorded of its output with that of the output itself: y of a norm and dx of its
  * backward, dx of q/k norm and rope, y, d_gate, d_up and the product of SwiGLU. */
 static void

@@ -58,6 +58,23 @@ RP_TEST(keeps_values_to_half_a_unit_both_ways)
     }
 }
 
+/* Every value of e4m3 is taken, NaN too, with its scale. */
+RP_TEST(takes_fp8_values_as_they_are)
+{
+    const float scale = 0.37f;
+    guint8 x[17 * 256], quantized_x[sizeof x], transposed[sizeof x];
+    float found;
+
+    for (guint i = 0; i < sizeof x; i++)
+        x[i] = (guint8)i;
+    rp_host_kernels()->quantise(NULL, &(RpQuantiseArgs){RP_DTYPE_E4M3, RP_DTYPE_E4M3, 17, 256, x,
+                                                        &scale, quantized_x, transposed, &found});
+    assert_true(found == scale);
+    assert_memory_equal(quantized_x, x, sizeof x);
+    for (guint i = 0; i < sizeof x; i++)
+        assert_int_equal(transposed[i % 256 * 17 + i / 256], x[i]);
+}
+
 RP_TEST(uses_the_range_of_the_format)
 {
     static const double largest[] = {448, 57344};

@@ -98,6 +98,8 @@ quantise(RpKernelStream *stream, const RpQuantiseArgs *args)
 
     rp_host_kernels()->quantise(stream, args);
     rp_dtype_to_float(args->dtype, args->x, values, n);
+    for (size_t i = 0; i < n && args->dtype == RP_DTYPE_E4M3; i++)
+        values[i] *= *args->largest;
     for (size_t i = 0; i < n; i++)
         transposed[i % args->columns * args->rows + i / args->columns] = values[i];
     remember(args->quantized, values);
@@ -345,6 +347,47 @@ RP_TEST(adapts_frozen_fp8)
         network_free(model);
         network_free(plain);
     }
+}
+
+/* A packed base in fp8 with one scale a tensor is multiplied as it is: not rounded again, and not expanded. */
+RP_TEST(multiplies_fp8_values_of_a_base_as_they_are)
+{
+    const RpModel configs[] = {config_of(4), delta_config()};
+    const RpLora lora = lora_of(0);
+    RpKernels kernels = *rp_host_kernels();
+
+    kernels.quantise = quantise;
+    kernels.matmul = matmul;
+    rounded = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+    for (guint i = 0; i < G_N_ELEMENTS(configs); i++) {
+        RpNetworkOptions options = options_of(RP_DTYPE_FP32);
+        Model *model = network_random_packed(&configs[i], &lora, RP_LOWBIT_FP8, &options);
+        options.fp8.used = FALSE;
+        Model *plain = network_random_packed(&configs[i], &lora, RP_LOWBIT_FP8, &options);
+        const RpLayerLayout before = *rp_network_layout(model->network, 1);
+
+        assert_true(before.scratch_bytes > 0);
+        for (guint w = 0; w < rp_weights_count(model->weights); w++) /* of one block each */
+            ((RpWeight *)(guintptr)rp_weights_nth(model->weights, w))->one_scale = TRUE;
+        network_use_kernels(model, rp_host_kernels());
+        const Run run = network_whole(model), cut = network_cut(model, 3, 9);
+        const RpLayerLayout *block = rp_network_layout(model->network, 1);
+
+        assert_int_equal(block->bytes, before.bytes - before.scratch_bytes);
+        assert_int_equal(block->upload_bytes, before.upload_bytes);
+        assert_true(cut.loss == run.loss);
+        assert_memory_equal(cut.sums, run.sums, model->elements * sizeof(float));
+        network_use_kernels(model, &kernels);
+        const Run exact = network_whole(model), want = network_whole(plain);
+
+        assert_true(run.loss != exact.loss); /* activations are rounded */
+        assert_true(fabs(exact.loss - want.loss) < 1e-5 * want.loss);
+        assert_true(network_error(exact.sums, want.sums, plain->elements) < 5e-5);
+        network_free(model);
+        network_free(plain);
+        g_hash_table_remove_all(rounded);
+    }
+    g_clear_pointer(&rounded, g_hash_table_unref);
 }
 
 static gboolean

@@ -2,7 +2,7 @@
  * Quantization to fp8 for matmuls, and the amax for their scale (core/base/fp8.h).
  *
  *   largest    largest[0] = max(largest[0], max_i |x[i]|): bits of magnitudes are in its order
- *   quantise   codes[r,c] = turned[c,r] = x[r,c] / scale                                           =
+ *   quantise   codes[r,c] = turned[c,r] = x[r,c] / scale, of x in e4m3 x[r,c]                      =
  *
  * largest: blocks of 256 threads that stride over packs; a warp's maximum joins by an atomic one, whose
  * result no order changes.
@@ -31,6 +31,18 @@
 #define TILE 128
 #define WORDS (TILE / 4) /* words of a column: four rows each */
 #define PATCHES 2        /* patches of 4 x 8, a thread's */
+
+/* Fp8 values that are taken as they are. */
+template <> struct alignas(8) Pack<unsigned char> {
+    unsigned char at[RP_PACK];
+};
+
+template <>
+__device__ __forceinline__ unsigned char
+from_float<unsigned char>(float)
+{
+    return 0;
+}
 
 template <typename T>
 static __global__ void
@@ -74,17 +86,22 @@ template <typename T, bool E5M2>
 __device__ __forceinline__ uint2
 encode_pack(const Pack<T> &pack, float factor, bool broken)
 {
-    float x[RP_PACK];
     uint2 quantized;
 
+    if constexpr (sizeof(T) == 1) {
+        memcpy(&quantized, pack.at, sizeof quantized);
+    } else {
+        float x[RP_PACK];
+
 #pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        x[i] = to_float(pack.at[i]) * factor;
-    quantized.x = encode_four<E5M2>(x);
-    quantized.y = encode_four<E5M2>(x + 4);
-    if (broken) {
-        quantized.x = break_four(quantized.x, x);
-        quantized.y = break_four(quantized.y, x + 4);
+        for (int i = 0; i < RP_PACK; i++)
+            x[i] = to_float(pack.at[i]) * factor;
+        quantized.x = encode_four<E5M2>(x);
+        quantized.y = encode_four<E5M2>(x + 4);
+        if (broken) {
+            quantized.x = break_four(quantized.x, x);
+            quantized.y = break_four(quantized.y, x + 4);
+        }
     }
     return quantized;
 }
@@ -193,7 +210,7 @@ __launch_bounds__(THREADS, WIDE && sizeof(T) == 2 ? 3 : 2) quantise_kernel(const
     Pack<T> packs[PATCHES][4];
 
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-        *args.scale = __uint_as_float(exponent << 23);
+        *args.scale = sizeof(T) == 1 ? *args.largest : __uint_as_float(exponent << 23);
 #pragma unroll
     for (int patch = 0; patch < PATCHES; patch++)
 #pragma unroll
@@ -274,6 +291,8 @@ rp_cuda_quantise(const RpQuantiseArgs *args, cudaStream_t stream)
         return cudaSuccess;
     if (blocks.y > 65535)
         return cudaErrorInvalidValue;
+    if (args->dtype == RP_DTYPE_E4M3)
+        return quantise<unsigned char, false>(args, blocks, stream);
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
