@@ -1,225 +1,10 @@
 /* The gated delta rule, and the parts beside it, against double: the rule as a recurrence, token by token. */
-#include "tests/exec-host/host-fixture.h"
+#include "tests/exec-host/delta-recurrence.h"
 
 #include <math.h>
 
-typedef struct {
-    size_t key_heads, value_heads, key_dim, value_dim;
-} Sizes;
-
-/* Inputs, outputs and gradients of one call. */
-typedef struct {
-    RpDeltaArgs args;
-    Array qkv, b, a, log, bias, d_out, out, d_qkv, d_b, d_a, d_log, d_bias;
-    double *want_out, *want_qkv, *want_b, *want_a, *want_log, *want_bias;
-} Case;
-
-static Case
-new_case(RpDtype dtype, const Sizes *z, const gint32 *starts, size_t sequences)
-{
-    const size_t T = (size_t)starts[sequences], H = z->value_heads;
-    const size_t n = 2 * z->key_heads * z->key_dim + H * z->value_dim;
-    size_t longest = 0;
-
-    for (size_t s = 0; s < sequences; s++)
-        longest = MAX(longest, (size_t)(starts[s + 1] - starts[s]));
-    Case c = {.qkv = host_random(dtype, T * n, 1),
-              .b = host_random(dtype, T * H, 2),
-              .a = host_random(dtype, T * H, 2),
-              .log = host_random(dtype, H, 2),
-              .bias = host_random(dtype, H, 1),
-              .d_out = host_random(dtype, T * H * z->value_dim, 1),
-              .out = host_output(dtype, T * H * z->value_dim),
-              .d_qkv = host_output(dtype, T * n),
-              .d_b = host_output(dtype, T * H),
-              .d_a = host_output(dtype, T * H),
-              .d_log = host_random(RP_DTYPE_FP32, H, 1),
-              .d_bias = host_random(RP_DTYPE_FP32, H, 1),
-              .want_out = host_doubles(T * H * z->value_dim),
-              .want_qkv = host_doubles(T * n),
-              .want_b = host_doubles(T * H),
-              .want_a = host_doubles(T * H),
-              .want_log = host_doubles(H),
-              .want_bias = host_doubles(H)};
-
-    c.args = (RpDeltaArgs){.dtype = dtype,
-                           .tokens = T,
-                           .sequences = sequences,
-                           .max_length = longest,
-                           .key_heads = z->key_heads,
-                           .value_heads = H,
-                           .key_dim = z->key_dim,
-                           .value_dim = z->value_dim,
-                           .starts = starts,
-                           .qkv = c.qkv.data,
-                           .b = c.b.data,
-                           .a = c.a.data,
-                           .log = c.log.data,
-                           .bias = c.bias.data,
-                           .out = c.out.data,
-                           .d_out = c.d_out.data,
-                           .d_qkv = c.d_qkv.data,
-                           .d_b = c.d_b.data,
-                           .d_a = c.d_a.data,
-                           .d_log = c.d_log.data,
-                           .d_bias = c.d_bias.data};
-    memcpy(c.want_log, c.d_log.values, H * sizeof(double));
-    memcpy(c.want_bias, c.d_bias.values, H * sizeof(double));
-    memset(c.want_qkv, 0, T * n * sizeof(double));
-    return c;
-}
-
-static double
-dot(const double *x, const double *y, size_t n)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += x[i] * y[i];
-    return sum;
-}
-
-/* y = x / |x| scale; Returns: 1 / |x| */
-static double
-normed(const double *x, size_t n, double scale, double *y)
-{
-    const double r = 1 / sqrt(dot(x, x, n) + 1e-6);
-
-    for (size_t i = 0; i < n; i++)
-        y[i] = x[i] * r * scale;
-    return r;
-}
-
-/* += the gradient of x, of y = normed(x). */
 static void
-add_normed(const double *y, double r, double scale, const double *dy, size_t n, double *dx)
-{
-    const double along = dot(y, dy, n) / (scale * scale);
-
-    for (size_t i = 0; i < n; i++)
-        dx[i] += r * scale * (dy[i] - y[i] * along);
-}
-
-/* The numbers of one token. */
-typedef struct {
-    double q[16], k[16], u[16], e[16]; /* e = v - S'^T k */
-    double q_r, k_r, beta, g;
-    const double *v;
-    size_t column[3]; /* of q, k and v, from the token's first */
-} Token;
-
-static Token
-token_of(const Case *c, size_t t, size_t head)
-{
-    const RpDeltaArgs *z = &c->args;
-    const size_t n = rp_delta_columns(z), key = head / (z->value_heads / z->key_heads);
-    const size_t keys = z->key_heads * z->key_dim, at = t * z->value_heads + head;
-    Token token = {.column = {t * n + key * z->key_dim, t * n + keys + key * z->key_dim,
-                              t * n + 2 * keys + head * z->value_dim}};
-
-    token.q_r =
-        normed(c->qkv.values + token.column[0], z->key_dim, 1 / sqrt((double)z->key_dim), token.q);
-    token.k_r = normed(c->qkv.values + token.column[1], z->key_dim, 1, token.k);
-    token.v = c->qkv.values + token.column[2];
-    token.beta = 1 / (1 + exp(-c->b.values[at]));
-    token.g = -exp(c->log.values[head]) * log1p(exp(c->a.values[at] + c->bias.values[head]));
-    return token;
-}
-
-/* @state: before the token; becomes that behind it. */
-static void
-step(const RpDeltaArgs *z, Token *token, double *state, double *out)
-{
-    for (size_t i = 0; i < z->key_dim * z->value_dim; i++)
-        state[i] *= exp(token->g);
-    for (size_t j = 0; j < z->value_dim; j++) {
-        double x = 0;
-
-        for (size_t i = 0; i < z->key_dim; i++)
-            x += state[i * z->value_dim + j] * token->k[i];
-        token->e[j] = token->v[j] - x;
-        token->u[j] = token->beta * token->e[j];
-    }
-    for (size_t j = 0; j < z->value_dim; j++) {
-        out[j] = 0;
-        for (size_t i = 0; i < z->key_dim; i++) {
-            state[i * z->value_dim + j] += token->k[i] * token->u[j];
-            out[j] += state[i * z->value_dim + j] * token->q[i];
-        }
-    }
-}
-
-/* @d: gradient of the state behind the token, without out's part; becomes that of the state before it, @before. */
-static void
-step_back(const Case *c, size_t t, size_t head, const double *before, const double *after,
-          double *d)
-{
-    const RpDeltaArgs *z = &c->args;
-    const size_t Dk = z->key_dim, Dv = z->value_dim, at = t * z->value_heads + head;
-    const double *d_out = c->d_out.values + at * Dv;
-    double dq[16] = {0}, dk[16] = {0}, du[16] = {0}, out[16], decayed[256], dg = 0, d_beta = 0;
-    Token token = token_of(c, t, head);
-
-    memcpy(decayed, before, Dk * Dv * sizeof *decayed);
-    step(z, &token, decayed, out); /* for u and e */
-    for (size_t i = 0; i < Dk; i++)
-        for (size_t j = 0; j < Dv; j++) {
-            dq[i] += after[i * Dv + j] * d_out[j];
-            d[i * Dv + j] += token.q[i] * d_out[j];
-            du[j] += d[i * Dv + j] * token.k[i];
-            dk[i] += d[i * Dv + j] * token.u[j];
-        }
-    for (size_t j = 0; j < Dv; j++) {
-        c->want_qkv[token.column[2] + j] = token.beta * du[j];
-        d_beta += du[j] * token.e[j];
-    }
-    for (size_t i = 0; i < Dk; i++)
-        for (size_t j = 0; j < Dv; j++) {
-            const double kept = exp(token.g) * before[i * Dv + j];
-
-            dk[i] -= kept * token.beta * du[j];
-            d[i * Dv + j] -= token.k[i] * token.beta * du[j];
-            dg += d[i * Dv + j] * kept;
-            d[i * Dv + j] *= exp(token.g);
-        }
-    add_normed(token.q, token.q_r, 1 / sqrt((double)Dk), dq, Dk, c->want_qkv + token.column[0]);
-    add_normed(token.k, token.k_r, 1, dk, Dk, c->want_qkv + token.column[1]);
-    const double x = c->a.values[at] + c->bias.values[head];
-    const double da = -dg * exp(c->log.values[head]) / (1 + exp(-x));
-
-    c->want_b[at] = d_beta * token.beta * (1 - token.beta);
-    c->want_a[at] = da;
-    c->want_bias[head] += da;
-    c->want_log[head] += dg * token.g;
-}
-
-static void
-want(const Case *c)
-{
-    const RpDeltaArgs *z = &c->args;
-    const size_t size = z->key_dim * z->value_dim;
-    g_autofree double *states = g_new(double, (z->max_length + 1) * size);
-
-    for (size_t s = 0; s < z->sequences; s++)
-        for (size_t head = 0; head < z->value_heads; head++) {
-            const size_t begin = (size_t)z->starts[s], n = (size_t)z->starts[s + 1] - begin;
-            double d[256] = {0};
-
-            memset(states, 0, size * sizeof *states);
-            for (size_t t = 0; t < n; t++) {
-                Token token = token_of(c, begin + t, head);
-
-                memcpy(states + (t + 1) * size, states + t * size, size * sizeof *states);
-                step(z, &token, states + (t + 1) * size,
-                     c->want_out + ((begin + t) * z->value_heads + head) * z->value_dim);
-            }
-            for (size_t t = n; t-- > 0;)
-                step_back(c, begin + t, head, states + t * size, states + (t + 1) * size, d);
-        }
-}
-
-static void
-run(Case *c)
+run(DeltaCase *c)
 {
     const RpKernels *kernels = rp_host_kernels();
 
@@ -230,7 +15,7 @@ run(Case *c)
 }
 
 static void
-check(const Case *c, size_t terms)
+check(const DeltaCase *c, size_t terms)
 {
     host_assert_close(c->out, c->want_out, terms, 0);
     host_assert_close(c->d_qkv, c->want_qkv, terms, 0);
@@ -242,7 +27,7 @@ check(const Case *c, size_t terms)
 
 RP_TEST(computes_the_recurrence_in_chunks)
 {
-    static const Sizes sizes[] = {{1, 1, 8, 8}, {2, 4, 6, 10}, {1, 3, 16, 5}};
+    static const DeltaSizes sizes[] = {{1, 1, 8, 8}, {2, 4, 6, 10}, {1, 3, 16, 5}};
     static const gint32 starts[][5] = {
         {0, 1}, {0, 63}, {0, 64, 128}, {0, 65, 66, 66, 200}, {0, 3, 131, 195, 196}};
     static const size_t sequences[] = {1, 1, 2, 4, 4};
@@ -251,9 +36,9 @@ RP_TEST(computes_the_recurrence_in_chunks)
         for (guint z = 0; z < G_N_ELEMENTS(sizes); z++)
             for (guint s = 0; s < G_N_ELEMENTS(sequences); s++) {
                 const guint mark = host_mark();
-                Case c = new_case((RpDtype)d, &sizes[z], starts[s], sequences[s]);
+                DeltaCase c = delta_case((RpDtype)d, &sizes[z], starts[s], sequences[s]);
 
-                want(&c);
+                delta_want(&c);
                 run(&c);
                 check(&c, 200 * 16);
                 host_free_since(mark);
@@ -264,13 +49,13 @@ RP_TEST(computes_the_recurrence_in_chunks)
 RP_TEST(keeps_small_gates_of_many_tokens)
 {
     static const gint32 starts[] = {0, 16385};
-    static const Sizes sizes = {1, 2, 8, 8};
-    Case c = new_case(RP_DTYPE_FP32, &sizes, starts, 1);
+    static const DeltaSizes sizes = {1, 2, 8, 8};
+    DeltaCase c = delta_case(RP_DTYPE_FP32, &sizes, starts, 1);
     float *log = c.log.data;
 
     for (guint head = 0; head < 2; head++)
         c.log.values[head] = log[head] = head == 0 ? -12.0f : 5.0f;
-    want(&c);
+    delta_want(&c);
     run(&c);
     check(&c, 16385);
 }
@@ -279,9 +64,9 @@ RP_TEST(keeps_small_gates_of_many_tokens)
 RP_TEST(packed_sequences_have_the_bits_that_they_have_alone)
 {
     static const gint32 packed[] = {0, 70, 200}, alone[] = {0, 130};
-    static const Sizes sizes = {1, 2, 8, 4};
-    Case c = new_case(RP_DTYPE_BF16, &sizes, packed, 2),
-         one = new_case(RP_DTYPE_BF16, &sizes, alone, 1);
+    static const DeltaSizes sizes = {1, 2, 8, 4};
+    DeltaCase c = delta_case(RP_DTYPE_BF16, &sizes, packed, 2),
+              one = delta_case(RP_DTYPE_BF16, &sizes, alone, 1);
     const size_t n = rp_delta_columns(&c.args), size = rp_dtype_size(RP_DTYPE_BF16);
 
     memcpy(one.qkv.data, (char *)c.qkv.data + 70 * n * size, 130 * n * size);
@@ -377,7 +162,7 @@ RP_TEST(gates_after_the_norm)
             for (size_t r = 0; r < rows; r++) {
                 const double *xr = x.values + r * n, *gr = gate.values + r * n,
                              *dr = dy.values + r * n;
-                const double rstd = 1 / sqrt(dot(xr, xr, n) / (double)n + 1e-6);
+                const double rstd = 1 / sqrt(delta_dot(xr, xr, n) / (double)n + 1e-6);
                 double mean = 0;
 
                 for (size_t c = 0; c < n; c++)
