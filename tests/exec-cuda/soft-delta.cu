@@ -1,12 +1,27 @@
 /*
- * heads.cu by soft warps, in the launches that it has. Both widths of a scan give the same bits: the order of warps is
- * exchanged together with it.
+ * heads.cu and recurrence.cuh by soft warps, in the launches that they have. Both widths of a scan give the same bits: the
+ * order of warps is exchanged together with it.
  */
 #include "tests/exec-cuda/soft-blocks.h"
 
 #include <vector>
 
 #include "exec/cuda/delta/heads.cu"
+#include "exec/cuda/delta/recurrence.cuh"
+
+static void
+add_parts(const RpDeltaArgs *args, size_t parts, const float *partials)
+{
+    const size_t H = args->value_heads;
+
+    for (size_t h = 0; h < 2 * H; h++) {
+        float sum = 0;
+
+        for (size_t p = 0; p < parts; p++)
+            sum += partials[p * 2 * H + h];
+        (h < H ? args->d_log : args->d_bias)[h % H] += sum;
+    }
+}
 
 template <int N>
 static void
@@ -53,9 +68,35 @@ soft_delta(const RpDeltaArgs *args, bool trains, bool backwards)
         return;
     soft_run({chunks, (unsigned)args->key_heads, 1}, GRADIENT_THREADS, GRADIENT_BYTES,
              [&] { gradients_heads_kernel(rule); }, backwards);
-    for (size_t c = 0; c < chunks; c++)
-        for (size_t h = 0; h < H; h++) {
-            args->d_log[h] += rule.partials[c * 2 * H + h];
-            args->d_bias[h] += rule.partials[c * 2 * H + H + h];
-        }
+    add_parts(args, chunks, rule.partials);
+}
+
+template <typename T>
+static void
+walk(const RpDeltaArgs *args, bool trains, bool backwards)
+{
+    const size_t H = args->value_heads, n = args->tokens, blocks = ceil_divide(args->value_dim, BLOCK_COLUMNS);
+    const SoftIndex sequences = {(unsigned)args->sequences, (unsigned)H, (unsigned)blocks};
+    std::vector<State> kept(ceil_divide(n, SEGMENT) * H * blocks * WALK_THREADS);
+    std::vector<State> again(LANES * SEGMENT * H * blocks * WALK_THREADS);
+    std::vector<float> sums(n * H * blocks * TOKEN_SUMS, NAN), partials(n * 2 * H, NAN);
+    Walk<T> of = {*args,     0, H, blocks, rp_delta_columns(args), trains ? kept.data() : NULL, again.data(),
+                  sums.data(), partials.data()};
+
+    soft_run(sequences, WALK_THREADS, 0, [&] { walk_kernel<T>(of); }, backwards);
+    if (!trains)
+        return;
+    soft_run({LANES, (unsigned)H, (unsigned)blocks}, WALK_THREADS, 0, [&] { reverse_walk_kernel<T>(of); }, backwards);
+    soft_run({(unsigned)ceil_divide(n, GATHER_WARPS), (unsigned)args->key_heads, 1}, 32 * GATHER_WARPS, 0,
+             [&] { gather_kernel<T>(of); }, backwards);
+    add_parts(args, n, partials.data());
+}
+
+void
+soft_delta_walk(const RpDeltaArgs *args, bool trains, bool backwards)
+{
+    if (args->dtype == RP_DTYPE_FP32)
+        walk<float>(args, trains, backwards);
+    else
+        walk<bf16>(args, trains, backwards);
 }

@@ -1,9 +1,9 @@
 /**
- * Warps without a GPU: attention's backward and the delta rule by mma.sync, compiled for the host as it is, over
+ * Warps without a GPU: attention's backward by mma.sync and the delta rule, compiled for the host as it is, over
  * functions of threads that take turns. Sums are read and written, as on RTX 3090 and 4090.
  *
  *   exec/cuda/attention/backward.cu, backward-wide.cu, backward-pairs.cu   the kernels
- *   exec/cuda/delta/heads.cu                            the delta rule's
+ *   exec/cuda/delta/heads.cu, recurrence.cuh            the delta rule's
  *   soft-warps/exec/cuda/...                            the instructions that they need, in place of headers
  *   soft-attention.cu, soft-attention-wide.cu, soft-attention-pairs.cu, soft-delta.cu   the kernels over these
  *   soft-warps.cu                                       threads, meetings, shared memory, copies
@@ -30,6 +30,8 @@ void soft_attention_backward_wide(const RpAttentionArgs *args, const float *delt
 void soft_attention_backward_pairs(const RpAttentionArgs *args, const float *delta, bool backwards);
 /* The delta rule of heads of 128 in bf16; @trains: its backward */
 void soft_delta(const RpDeltaArgs *args, bool trains, bool backwards);
+/* The same token by token, of any shape, in fp32 or bf16 */
+void soft_delta_walk(const RpDeltaArgs *args, bool trains, bool backwards);
 
 #ifdef __cplusplus
 }

@@ -1,13 +1,20 @@
 /*
- * Gradients of q, k and the gates of a chunk, of all value heads of a key head, as finish.cuh has them, of heads of 128 in
- * bf16. A block has 16 warps: four rows of tiles by four parts of 32 columns of Dk, or of 16 tokens. d_out, v, dR, u, S and
- * dS are copied 16 columns of Dv at a time, while those before are multiplied:
+ * Gradients of q, k and the gates of a chunk, of all value heads of a key head, of heads of 128 in bf16. With dS of the
+ * state behind the chunk, dR of the right side and m the decays between its tokens:
+ *
+ *   dP = d_out u^T m;  dA = -dR u^T beta m                                   [64,64], below the diagonal
+ *   dq = exp(c) d_out S^T + dP k
+ *   dk = dP^T q + dA^T k + dA k + exp(c[last] - c) u dS^T - beta exp(c) dR S^T
+ *
+ * c's gradient is that of the factors of these products, so that it is made of rows' dot products with q and k. A block
+ * has 16 warps: four rows of tiles by four parts of 32 columns of Dk, or of 16 tokens. d_out, v, dR, u, S and dS are
+ * copied 16 columns of Dv at a time, while those before are multiplied:
  *
  *   dP = d_out u^T;  dA = -dR u^T;  d_out S^T;  dR S^T;  u dS^T;  dR . v;  S . dS
  *
- * Then dP and dA stand in place of the copies, times the scales of their tokens' q and k, so that they are multiplied by
- * q and k as those come. Columns of Dk are those of S: of 32, column 8 c + 2 t + e stands at 8 t + 2 c + e. Sums of the
- * heads so far are kept where their u and dR were, of which nobody else has need.
+ * Then dP and dA stand in place of the copies, times the scales of their tokens' q and k, so that they are multiplied
+ * by q and k as those come. Columns of Dk are those of S: of 32, column 8 c + 2 t + e stands at 8 t + 2 c + e. Sums of
+ * the heads so far are kept where their u and dR were, of which nobody else has need.
  */
 #pragma once
 

@@ -1,19 +1,21 @@
 /*
- * The gated delta rule of heads of 128 in bf16, Qwen3.5's, with the passes and the workspace of delta.cu:
+ * The gated delta rule of heads of 128 in bf16, Qwen3.5's, in chunks of 64 tokens, with the passes and the workspace of
+ * delta.cu. c: chunks, B: sequences, H: value heads of a pass, s: slices of Dv:
  *
  *   prepare    c x H       factors of tokens, P, and 1 / (1 + A)                      256 threads
  *   forward    B x H x s   out; backward: u, and the states before each chunk         a warp for 16 columns of Dv
  *   reverse    B x H x s   backward: dR, d_v; dS of the same states                   likewise
  *   gradients  c x keys    backward: dq, dk, db, da, and partial sums of d_log and d_bias   512 threads
  *
- * Shared memory is at most 99 KiB a block, as sm_86, sm_89 and sm_120 have. Oracle: exec/host/delta.c
+ * Sums of g are double. A state stands at the 64 tokens in which its chunk begins: no two chunks but sequences' first
+ * ones begin in the same. Shared memory is at most 99 KiB a block, as sm_86, sm_89 and sm_120 have. Oracle:
+ * exec/host/delta.c
  */
 #include "exec/cuda/delta/gradients.cuh"
 #include "exec/cuda/delta/product.cuh"
 #include "exec/cuda/delta/scan.cuh"
 
 #define MOST_SHARED (99 * 1024)
-#define PREPARE_THREADS 256
 #define PREPARE_BYTES (2 * CHUNK * PAIR_STRIDE * 4)
 
 /* Adds the squares of a left operand's rows, the lane's parts. */
@@ -31,7 +33,7 @@ __device__ __forceinline__ void
 prepare_chunk(const Heads &rule, const Piece &piece, Gates &gates, float *q_scale, float *k_scale)
 {
     const size_t slot = blockIdx.y, head = rule.first_key * (rule.args.value_heads / rule.args.key_heads) + slot;
-    const size_t key = key_of(rule, head);
+    const size_t key = key_of(rule.args, head);
     const uint32_t queries = dynamic_shared(), keys = queries + TILE_BYTES;
     float *const pairs = shared_floats(queries), *const inverse = pairs + CHUNK * PAIR_STRIDE;
     const bf16 *const token = (const bf16 *)rule.args.qkv + piece.first * rule.columns;
@@ -176,8 +178,22 @@ static_assert(GRADIENT_BYTES + sizeof(Gates) + sizeof(GateSums) + sizeof(PartSum
 bool
 delta_is_of_heads(const RpDeltaArgs *args)
 {
-    return args->dtype == RP_DTYPE_BF16 && args->key_dim == DIM && args->value_dim == DIM && is_wide(args->qkv) &&
-           is_wide(args->d_out) && is_wide(args->workspace);
+    return delta_has_shape_of_heads(args) && is_wide(args->qkv) && is_wide(args->d_out) && is_wide(args->workspace);
+}
+
+/* One launch, with the shared memory that it needs. */
+static cudaError_t
+launch_heads(void (*kernel)(const Heads), dim3 grid, unsigned threads, size_t bytes, const Heads &rule,
+             cudaStream_t stream)
+{
+    const cudaError_t status = cudaFuncSetAttribute(
+        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+
+    if (status != cudaSuccess)
+        return status;
+    void *pointers[] = {(void *)&rule};
+
+    return cudaLaunchKernel((const void *)kernel, grid, dim3(threads), pointers, bytes, stream);
 }
 
 template <int N>
@@ -190,23 +206,23 @@ scan_heads(const Heads &rule, cudaStream_t stream)
 
     /* fewer blocks read less of what all columns share, more of them write faster */
     if (!rule.trains)
-        return delta_launch<bf16>(forward_heads_kernel<N, false>, grid, Scan::THREADS, Scan::BYTES, rule, stream);
-    status = delta_launch<bf16>(forward_heads_kernel<N, true>, grid, Scan::THREADS, Scan::STATES_BYTES, rule, stream);
+        return launch_heads(forward_heads_kernel<N, false>, grid, Scan::THREADS, Scan::BYTES, rule, stream);
+    status = launch_heads(forward_heads_kernel<N, true>, grid, Scan::THREADS, Scan::STATES_BYTES, rule, stream);
     return status == cudaSuccess
-               ? delta_launch<bf16>(reverse_heads_kernel<N>, grid, Scan::THREADS, Scan::BYTES, rule, stream)
+               ? launch_heads(reverse_heads_kernel<N>, grid, Scan::THREADS, Scan::BYTES, rule, stream)
                : status;
 }
 
 cudaError_t
 delta_run_heads(const Heads &rule, unsigned chunks, cudaStream_t stream)
 {
-    cudaError_t status = delta_launch<bf16>(prepare_heads_kernel, dim3(chunks, (unsigned)rule.heads),
-                                            PREPARE_THREADS, PREPARE_BYTES, rule, stream);
+    cudaError_t status = launch_heads(prepare_heads_kernel, dim3(chunks, (unsigned)rule.heads), PREPARE_THREADS,
+                                      PREPARE_BYTES, rule, stream);
 
     if (status == cudaSuccess)
         status = rule.trains ? scan_heads<2>(rule, stream) : scan_heads<4>(rule, stream);
     return status == cudaSuccess && rule.trains
-               ? delta_launch<bf16>(gradients_heads_kernel, dim3(chunks, (unsigned)rule.keys), GRADIENT_THREADS,
-                                    GRADIENT_BYTES, rule, stream)
+               ? launch_heads(gradients_heads_kernel, dim3(chunks, (unsigned)rule.keys), GRADIENT_THREADS,
+                              GRADIENT_BYTES, rule, stream)
                : status;
 }

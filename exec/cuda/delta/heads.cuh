@@ -15,10 +15,6 @@
 #include "exec/cuda/attention/tile.cuh"
 #include "exec/cuda/delta/rule.cuh"
 
-typedef __nv_bfloat16 bf16;
-typedef Rule<bf16> Heads;
-
-#define DIM 128
 #define TILE_BYTES (CHUNK * DIM * 2) /* a chunk's q or k; or 64 x 64 pairs of tokens, high and low */
 #define LOW 4                        /* sixteenths from a pair's high half to its low one */
 #define HALVES (2 * DIM)             /* a row of u or dR, both halves */

@@ -1,6 +1,6 @@
 /*
- * Products of the delta rule in shared memory, by mma.m16n8k8 of tf32 (PTX ISA, sm_80 and later). Fragments, with g = lane
- * / 4, t = lane % 4:
+ * The inverse of a chunk's 1 + A in shared memory. Its products are made by mma.m16n8k8 of tf32 (PTX ISA, sm_80 and
+ * later). Fragments, with g = lane / 4, t = lane % 4:
  *
  *   A 16x8  a0 (g, t)  a1 (g+8, t)  a2 (g, t+4)  a3 (g+8, t+4)      B 8x8  b0 (t, g)  b1 (t+4, g)
  *   C 16x8  c0 (g, 2t)  c1 (g, 2t+1)  c2 (g+8, 2t)  c3 (g+8, 2t+1)  fp32
@@ -13,13 +13,10 @@
 #include "exec/cuda/attention/mma.cuh"
 #include "exec/cuda/delta/rule.cuh"
 
-/* First row of the warp's tile of [64,.], and which half of the columns it has. */
-__device__ __forceinline__ int
-tile_row()
-{
-    return (int)threadIdx.x / 32 % 4 * 16;
-}
+#define PREPARE_THREADS 256
+#define PAIR_STRIDE (CHUNK + 4) /* floats from a row of pairs to the next */
 
+/* Which half of a chunk's tokens the warp has. */
 __device__ __forceinline__ int
 tile_half()
 {
@@ -39,14 +36,6 @@ column_within(int e)
     return e / 4 * 8 + (int)threadIdx.x % 4 * 2 + e % 2;
 }
 
-/* Dk, and zeros up to a multiple of 8. */
-template <typename T>
-__device__ __forceinline__ int
-depth_of(const Rule<T> &rule)
-{
-    return (int)(rule.args.key_dim + 7) / 8 * 8;
-}
-
 /* A number in tf32, and the rest of it. */
 template <int N> struct Halves {
     uint32_t high[N], low[N];
@@ -58,33 +47,25 @@ template <int N> struct Halves {
     }
 };
 
-/* c[16,8 N] += a b over n, a multiple of 8; a(i,k): @a[i stride + k], or A_ACROSS @a[k stride + i]; b(k,j): @b[k stride +
- * j], or B_ACROSS @b[j stride + k] */
-template <bool A_ACROSS, bool B_ACROSS, int N>
+/* c += a b, of squares of 16 x 16 within rows of PAIR_STRIDE */
 __device__ __forceinline__ void
-multiply(const float *a, int a_stride, const float *b, int b_stride, int n, float (&c)[N][4])
+multiply(const float *a, const float *b, float (&c)[2][4])
 {
     const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
 
-    for (int k = 0; k < n; k += 8) {
+    for (int k = 0; k < 16; k += 8) {
         Halves<4> left;
 
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = g + i % 2 * 8, depth = k + t + i / 2 * 4;
-
-            left.set(i, A_ACROSS ? a[depth * a_stride + row] : a[row * a_stride + depth]);
-        }
+        for (int i = 0; i < 4; i++)
+            left.set(i, a[(g + i % 2 * 8) * PAIR_STRIDE + k + t + i / 2 * 4]);
 #pragma unroll
-        for (int j = 0; j < N; j++) {
+        for (int j = 0; j < 2; j++) {
             Halves<2> right;
 
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int column = j * 8 + g, depth = k + t + i * 4;
-
-                right.set(i, B_ACROSS ? b[column * b_stride + depth] : b[depth * b_stride + column]);
-            }
+            for (int i = 0; i < 2; i++)
+                right.set(i, b[(k + t + i * 4) * PAIR_STRIDE + j * 8 + g]);
             multiply_add_tf32(c[j], left.low, right.high);
             multiply_add_tf32(c[j], left.high, right.low);
             multiply_add_tf32(c[j], left.high, right.high);
@@ -92,8 +73,9 @@ multiply(const float *a, int a_stride, const float *b, int b_stride, int n, floa
     }
 }
 
-/* inverse = 1 / (1 + A), of A below the diagonal, both [64,PAIR_STRIDE]. Squares of 16 x 16 on the diagonal by substitution,
- * then those beside them, a warp a square: X[i,j] = -X[i,i] sum_k A[i,k] X[k,j], whose sum stands at [j,i] meanwhile. */
+/* inverse = 1 / (1 + A), of A below the diagonal, both [64,PAIR_STRIDE]. Squares of 16 x 16 on the diagonal by
+ * substitution, then those beside them, a warp a square: X[i,j] = -X[i,i] sum_k A[i,k] X[k,j], whose sum stands at
+ * [j,i] meanwhile. */
 __device__ __forceinline__ void
 invert(const float *a, float *inverse)
 {
@@ -119,21 +101,19 @@ invert(const float *a, float *inverse)
             float sum[2][4] = {}, x[2][4] = {};
 
             for (int k = j; k < i; k += 16)
-                multiply<false, false>(a + i * PAIR_STRIDE + k, PAIR_STRIDE, inverse + k * PAIR_STRIDE + j,
-                                       PAIR_STRIDE, 16, sum);
+                multiply(a + i * PAIR_STRIDE + k, inverse + k * PAIR_STRIDE + j, sum);
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 inverse[(j + row_within(e)) * PAIR_STRIDE + i + column_within(e)] = sum[e / 4][e % 4];
             __syncwarp();
-            multiply<false, false>(inverse + i * PAIR_STRIDE + i, PAIR_STRIDE, inverse + j * PAIR_STRIDE + i,
-                                   PAIR_STRIDE, 16, x);
+            multiply(inverse + i * PAIR_STRIDE + i, inverse + j * PAIR_STRIDE + i, x);
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 inverse[(i + row_within(e)) * PAIR_STRIDE + j + column_within(e)] = -x[e / 4][e % 4];
         }
         __syncthreads();
     }
-    for (int e = (int)threadIdx.x; e < CHUNK * CHUNK; e += DELTA_THREADS)
+    for (int e = (int)threadIdx.x; e < CHUNK * CHUNK; e += PREPARE_THREADS)
         if (e % CHUNK / 16 > e / CHUNK / 16)
             inverse[e / CHUNK * PAIR_STRIDE + e % CHUNK] = 0;
     __syncthreads();

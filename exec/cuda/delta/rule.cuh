@@ -1,24 +1,18 @@
 /*
- * Shared by the kernels of the delta rule: chunks, their gates, and rows of q and k in shared memory.
+ * Shared by the kernels of the delta rule: gates of tokens; and for those in chunks (heads.cu), chunks and their gates.
  */
 #pragma once
 
 #include "exec/cuda/base/common.cuh"
 
 #define CHUNK RP_DELTA_CHUNK
-#define DELTA_THREADS 256
-#define WARPS (DELTA_THREADS / 32)
-#define WARP_ROWS (CHUNK / WARPS) /* of a warp */
-#define COLUMNS 32           /* of a slice */
-#define MOST_DIM 128         /* Dk; and of a group of columns in finish */
-#define GROUPS (MOST_DIM / 32)
-#define KEY_STRIDE (MOST_DIM + 4)
-#define PAIR_STRIDE (CHUNK + 4)
-#define SLICE_STRIDE (COLUMNS + 4)
+#define DIM 128              /* Dk and Dv of heads.cu; the most Dk that there is */
 #define FACTORS 7            /* of a token and value head (heads.cuh) */
-#define PASS_BYTES ((size_t)512 << 20) /* of a pass's workspace, unless one key head needs more */
 
-template <typename T> struct Rule {
+typedef __nv_bfloat16 bf16;
+
+/* A pass over value heads in chunks. */
+struct Heads {
     RpDeltaArgs args;
     size_t first_key, keys; /* of the pass */
     size_t heads;           /* its value heads */
@@ -30,6 +24,53 @@ template <typename T> struct Rule {
     float *partials;          /* [chunks,2 Hv] */
     bool trains;              /* states: backward */
 };
+
+__device__ __forceinline__ float
+length_of_queries(const RpDeltaArgs &args)
+{
+    return 1.0f / sqrtf((float)args.key_dim);
+}
+
+/* The key head of a value head. */
+__device__ __forceinline__ size_t
+key_of(const RpDeltaArgs &args, size_t head)
+{
+    return head / (args.value_heads / args.key_heads);
+}
+
+/* The gates of a token: beta; g = -rate softplus(x) */
+struct Gate {
+    float beta, g, rate, x;
+};
+
+template <typename T>
+__device__ __forceinline__ Gate
+gate_of(const RpDeltaArgs &args, size_t token, size_t head)
+{
+    const size_t at = token * args.value_heads + head;
+    Gate gate;
+
+    gate.rate = expf(to_float(((const T *)args.log)[head]));
+    gate.x = to_float(((const T *)args.a)[at]) + to_float(((const T *)args.bias)[head]);
+    gate.beta = 1.0f / (1.0f + expf(-to_float(((const T *)args.b)[at])));
+    gate.g = -gate.rate * (fmaxf(gate.x, 0.0f) + log1pf(expf(-fabsf(gate.x))));
+    return gate;
+}
+
+/* Writes da and db of a token, and its parts of d_log and d_bias. @dg: g's gradient; @rate: beta's, times beta */
+template <typename T>
+__device__ __forceinline__ void
+write_gate(const RpDeltaArgs &args, size_t token, size_t head, const Gate &gate, float dg, float rate, float *log,
+           float *bias)
+{
+    const size_t at = token * args.value_heads + head;
+    const float da = -dg * gate.rate / (1.0f + expf(-gate.x));
+
+    *log = dg * gate.g;
+    *bias = da;
+    ((T *)args.d_a)[at] = from_float<T>(da);
+    ((T *)args.d_b)[at] = from_float<T>(rate * (1.0f - gate.beta));
+}
 
 /* A chunk of a sequence. */
 struct Piece {
@@ -63,25 +104,19 @@ struct Gates {
 };
 
 /* Tokens behind the last have no rate, and forget nothing. */
-template <typename T>
 __device__ __forceinline__ void
-load_gates(const Rule<T> &rule, size_t head, const Piece &piece, Gates *gates)
+load_gates(const Heads &rule, size_t head, const Piece &piece, Gates *gates)
 {
-    const RpDeltaArgs &args = rule.args;
     const int i = threadIdx.x;
 
     __syncthreads();
     if (i < CHUNK) {
-        const size_t at = (piece.first + i) * args.value_heads + head;
-        const float rate = expf(to_float(((const T *)args.log)[head]));
-        const float bias = to_float(((const T *)args.bias)[head]);
-
         gates->beta[i] = gates->g[i] = 0;
         if (i < piece.n) {
-            const float x = to_float(((const T *)args.a)[at]) + bias;
+            const Gate gate = gate_of<bf16>(rule.args, piece.first + i, head);
 
-            gates->beta[i] = 1.0f / (1.0f + expf(-to_float(((const T *)args.b)[at])));
-            gates->g[i] = -rate * (fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))));
+            gates->beta[i] = gate.beta;
+            gates->g[i] = gate.g;
         }
     }
     __syncthreads();
@@ -110,75 +145,16 @@ load_gates(const Rule<T> &rule, size_t head, const Piece &piece, Gates *gates)
     __syncthreads();
 }
 
-__device__ __forceinline__ float
-length_of_queries(const RpDeltaArgs &args)
-{
-    return 1.0f / sqrtf((float)args.key_dim);
-}
-
-/* Rows of q or k, normed, [64,KEY_STRIDE]; zeros beyond. @scales: (nullable): [64]: length / |x| */
-template <typename T>
-__device__ __forceinline__ void
-load_keys(const Rule<T> &rule, const Piece &piece, size_t column, float length, float *rows,
-          float *scales)
-{
-    const int lane = threadIdx.x % 32, D = (int)rule.args.key_dim;
-
-    for (int i = threadIdx.x / 32; i < CHUNK; i += WARPS) {
-        const T *x = (const T *)rule.args.qkv + (piece.first + i) * rule.columns + column;
-        float values[GROUPS], squares = 0;
-
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            const int d = lane + 32 * g;
-
-            values[g] = i < piece.n && d < D ? to_float(x[d]) : 0.0f;
-            squares = fmaf(values[g], values[g], squares);
-        }
-        const float scale = length / sqrtf(sum_lanes<32>(squares) + RP_DELTA_EPSILON);
-
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            rows[i * KEY_STRIDE + lane + 32 * g] = values[g] * scale;
-        if (scales && lane == 0)
-            scales[i] = scale;
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ size_t
-key_of(const Rule<T> &rule, size_t head)
-{
-    return head / (rule.args.value_heads / rule.args.key_heads);
-}
-
-template <typename T>
-__device__ __forceinline__ void
-load_queries_of(const Rule<T> &rule, const Piece &piece, size_t key, float *rows, float *scales)
-{
-    load_keys(rule, piece, key * rule.args.key_dim, length_of_queries(rule.args), rows, scales);
-}
-
-template <typename T>
-__device__ __forceinline__ void
-load_keys_of(const Rule<T> &rule, const Piece &piece, size_t key, float *rows, float *scales)
-{
-    load_keys(rule, piece, (rule.args.key_heads + key) * rule.args.key_dim, 1.0f, rows, scales);
-}
-
 /* Gradients of a chunk's gates, in shared memory. */
 struct GateSums {
     double c[CHUNK];
     float beta[CHUNK], log[CHUNK], bias[CHUNK];
     float q_scale[CHUNK], k_scale[CHUNK];
-    float warps[WARPS];
 };
 
 /* Writes db and da of a head, and its partial sums. */
-template <typename T>
 __device__ __forceinline__ void
-write_gates(const Rule<T> &rule, size_t head, const Piece &piece, const Gates &gates,
-            GateSums *sums)
+write_gates(const Heads &rule, size_t head, const Piece &piece, const Gates &gates, GateSums *sums)
 {
     const RpDeltaArgs &args = rule.args;
     float *partials = rule.partials + (size_t)blockIdx.x * 2 * args.value_heads;
@@ -202,16 +178,12 @@ write_gates(const Rule<T> &rule, size_t head, const Piece &piece, const Gates &g
     }
     __syncthreads();
     if (i < piece.n) {
-        const size_t at = (piece.first + i) * args.value_heads + head;
-        const float rate = expf(to_float(((const T *)args.log)[head]));
-        const float x =
-            to_float(((const T *)args.a)[at]) + to_float(((const T *)args.bias)[head]);
-        const float sum = (float)sums->c[i], da = -sum * rate / (1.0f + expf(-x));
+        Gate gate = gate_of<bf16>(args, piece.first + i, head);
 
-        sums->log[i] = sum * gates.g[i];
-        sums->bias[i] = da;
-        ((T *)args.d_a)[at] = from_float<T>(da);
-        ((T *)args.d_b)[at] = from_float<T>(sums->beta[i] * (1.0f - gates.beta[i]));
+        gate.beta = gates.beta[i];
+        gate.g = gates.g[i];
+        write_gate<bf16>(args, piece.first + i, head, gate, (float)sums->c[i], sums->beta[i], &sums->log[i],
+                         &sums->bias[i]);
     }
     __syncthreads();
     if (i < 32) {
@@ -227,22 +199,12 @@ write_gates(const Rule<T> &rule, size_t head, const Piece &piece, const Gates &g
     __syncthreads();
 }
 
-/* One launch, with the shared memory that it needs. */
-template <typename T>
-static cudaError_t
-delta_launch(void (*kernel)(const Rule<T>), dim3 grid, unsigned threads, size_t bytes, const Rule<T> &rule,
-             cudaStream_t stream)
+/* The kernels of heads.cu: whether they have that shape, whether they have these arrays, too, and a pass of them. */
+static inline bool
+delta_has_shape_of_heads(const RpDeltaArgs *args)
 {
-    const cudaError_t status = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-
-    if (status != cudaSuccess)
-        return status;
-    void *pointers[] = {(void *)&rule};
-
-    return cudaLaunchKernel((const void *)kernel, grid, dim3(threads), pointers, bytes, stream);
+    return args->dtype == RP_DTYPE_BF16 && args->key_dim == DIM && args->value_dim == DIM;
 }
 
-/* The kernels of heads.cu: whether they have that shape, and a pass of them. */
 bool delta_is_of_heads(const RpDeltaArgs *args);
-cudaError_t delta_run_heads(const Rule<__nv_bfloat16> &rule, unsigned chunks, cudaStream_t stream);
+cudaError_t delta_run_heads(const Heads &rule, unsigned chunks, cudaStream_t stream);

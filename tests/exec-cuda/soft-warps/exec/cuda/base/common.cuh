@@ -18,6 +18,12 @@ is_wide(const void *array)
 }
 
 static inline float
+to_float(float x)
+{
+    return x;
+}
+
+static inline float
 to_float(__nv_bfloat16 x)
 {
     return __bfloat162float(x);
@@ -27,7 +33,7 @@ template <typename T>
 static inline T
 from_float(float x)
 {
-    return __float2bfloat16(x);
+    return T(x);
 }
 
 template <int WIDTH, typename T>
