@@ -23,7 +23,7 @@ typedef struct {
     size_t shift;           /* elements that every array is moved by; device only */
 } Side;
 
-#define CUDA_MOST_OUTPUTS 4
+#define CUDA_MOST_OUTPUTS 5
 
 /* Results of one run. Unused entries are zero. */
 typedef struct {

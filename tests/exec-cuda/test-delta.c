@@ -1,5 +1,6 @@
-/* The gated delta rule, and the parts beside it, against the host's. */
+/* The gated delta rule, and the parts beside it, against the host's; the rule of many tokens against double. */
 #include "tests/exec-cuda/cuda-fixture.h"
+#include "tests/exec-host/delta-recurrence.h"
 
 typedef struct {
     RpDeltaArgs sizes;
@@ -37,10 +38,11 @@ compute_rule(const Side *side, const void *inputs, Outputs *outputs)
     outputs->arrays[0] = cuda_result(side, args.dtype, values, args.out);
     outputs->arrays[1] = cuda_result(side, args.dtype, n, args.d_qkv);
     outputs->arrays[2] = cuda_result(side, args.dtype, gates, args.d_a);
-    outputs->arrays[3] = cuda_result(side, RP_DTYPE_FP32, 2 * heads, sums);
-    for (guint i = 0; i < 4; i++)
+    outputs->arrays[3] = cuda_result(side, args.dtype, gates, args.d_b);
+    outputs->arrays[4] = cuda_result(side, RP_DTYPE_FP32, 2 * heads, sums);
+    for (guint i = 0; i < 5; i++)
         outputs->terms[i] = 64 * args.key_dim;
-    outputs->terms[3] *= args.tokens;
+    outputs->terms[4] *= args.tokens;
 }
 
 static void
@@ -86,6 +88,46 @@ RP_TEST(computes_the_delta_rule)
                 .sequences = 1, .key_heads = 2, .value_heads = 6, .key_dim = 128, .value_dim = 128},
             one);
     }
+}
+
+/*
+ * The first head forgets nothing in thousands of tokens, the second nearly everything at once.
+ *
+ * A value may be as far off as 16,385 roundings of fp32 together, 8 sqrt(16385) 2^-24 of the largest, beside its rounding to
+ * the storage. bf16 has no more: the recurrence reads the same rounded inputs, and states are fp32. But operands of tensor
+ * cores have 16 bits, @bits fewer than fp32's, and sums of all tokens, which cancel, keep that error: d_log's and d_bias's
+ * may be 2^bits times as large.
+ */
+static void
+hold_to_recurrence(RpDtype dtype, DeltaSizes sizes, guint bits)
+{
+    static const gint32 starts[] = {0, 16385};
+    static const float logs[] = {-12, 5};
+    const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
+    DeltaCase c = delta_case(dtype, &sizes, starts, 1);
+    const double *wanted[] = {c.want_out, c.want_qkv, c.want_a, c.want_b};
+    Rule rule = {c.args, starts, c.qkv, c.b, c.a, c.log, c.bias, c.d_out};
+    double sums[4];
+    Outputs got = {0};
+
+    rp_dtype_from_float(dtype, logs, c.log.data, 2);
+    for (guint head = 0; head < 2; head++) {
+        c.log.values[head] = (double)logs[head];
+        c.want_log[head] = c.want_bias[head] = 0;
+    }
+    delta_want(&c);
+    memcpy(sums, c.want_log, 2 * sizeof *sums);
+    memcpy(sums + 2, c.want_bias, 2 * sizeof *sums);
+    compute_rule(&device, &rule, &got);
+    for (guint i = 0; i < G_N_ELEMENTS(wanted); i++)
+        host_assert_close(got.arrays[i], wanted[i], 16385, 0);
+    host_assert_close(got.arrays[4], sums, (size_t)16385 << 2 * bits, 0);
+}
+
+RP_TEST(keeps_small_gates_of_many_tokens)
+{
+    hold_to_recurrence(RP_DTYPE_FP32, (DeltaSizes){1, 2, 8, 8}, 0);
+    hold_to_recurrence(RP_DTYPE_BF16, (DeltaSizes){1, 2, 128, 128}, 7);
 }
 
 typedef struct {
