@@ -51,22 +51,36 @@ template <> struct LowBits<__half> {
     static constexpr int alike = 12;
 };
 
-template <typename T>
-__device__ __forceinline__ uint32_t
-key_at(const T *row, size_t v)
-{
-    return rp_sample_key(to_float(row[v]));
-}
+/* A row of logits. */
+template <typename T> struct Row {
+    const T *at;
+    size_t n;
+    bool wide;
+
+    /* Calls f(key, id) for each of them. */
+    template <typename F>
+    __device__ __forceinline__ void
+    for_keys(F f) const
+    {
+        for (size_t first = threadIdx.x * RP_PACK; first < n; first += SAMPLE_THREADS * RP_PACK) {
+            const Pack<T> pack = load_pack(at + first, n - first, wide);
+
+#pragma unroll
+            for (int i = 0; i < RP_PACK; i++)
+                if (first + i < n)
+                    f(rp_sample_key(to_float(pack.at[i])), first + i);
+        }
+    }
+};
 
 /* The largest key, with the lowest id: the complement of the id stands behind the key. */
 template <typename T>
 static __device__ Sum
-find_largest(const T *row, size_t n, SampleShared &shared)
+find_largest(const Row<T> &row, SampleShared &shared)
 {
     Sum best = 0;
 
-    for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS)
-        best = max(best, (Sum)key_at(row, v) << 32 | (uint32_t)~v);
+    row.for_keys([&](uint32_t key, size_t v) { best = max(best, (Sum)key << 32 | (uint32_t)~v); });
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
         best = max(best, __shfl_xor_sync(0xffffffffu, best, step));
@@ -130,7 +144,7 @@ find_digit(const SampleShared &shared, int first, int step, Sum value, Sum *abov
  */
 template <typename T, bool WEIGHTS>
 static __device__ Found
-search(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Limit limit,
+search(const Row<T> &row, const RpSampleChoice &choice, uint32_t largest, Limit limit,
        Sum value, SampleShared &shared)
 {
     constexpr int LAST = LowBits<T>::alike;
@@ -143,23 +157,21 @@ search(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, L
     for (int shift = 32; shift >= LAST; shift -= 4) { /* the divisions, then digits */
         Sum sums[SAMPLE_DIGITS] = {};
 
-        for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS) {
-            const uint32_t key = key_at(row, v);
-
+        row.for_keys([&](uint32_t key, size_t) {
             if (key <= limit.key ||
                 (shift < 28 && key >> (shift + 4) != found.key >> (shift + 4)))
-                continue;
+                return;
             const unsigned division = division_of(key, largest, scale);
 
             if (shift < 32 && division != in)
-                continue;
+                return;
             const Sum weight = WEIGHTS ? rp_sample_weight(&choice, key, largest) : 1;
             const unsigned digit = shift == 32 ? division : key >> shift & (SAMPLE_DIGITS - 1);
 
 #pragma unroll
             for (int d = 0; d < SAMPLE_DIGITS; d++)
                 sums[d] += digit == d ? weight : 0;
-        }
+        });
         add_digits(sums, shared);
         if (threadIdx.x == 0 && shift == 32)
             shared.sums[limit_in] += ties;
@@ -181,16 +193,14 @@ search(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, L
 /* Sum of weights within the limit. */
 template <typename T>
 static __device__ Sum
-weigh(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Limit limit,
+weigh(const Row<T> &row, const RpSampleChoice &choice, uint32_t largest, Limit limit,
       SampleShared &shared)
 {
     Sum sums[SAMPLE_DIGITS] = {};
 
-    for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS) {
-        const uint32_t key = key_at(row, v);
-
+    row.for_keys([&](uint32_t key, size_t) {
         sums[0] += key > limit.key ? rp_sample_weight(&choice, key, largest) : 0;
-    }
+    });
     add_digits(sums, shared);
     const Sum sum = shared.sums[0] + limit.ties * rp_sample_weight(&choice, limit.key, largest);
 
@@ -200,12 +210,11 @@ weigh(const T *row, size_t n, const RpSampleChoice &choice, uint32_t largest, Li
 
 template <typename T>
 static __device__ Sum
-count(const T *row, size_t n, uint32_t key, SampleShared &shared)
+count(const Row<T> &row, uint32_t key, SampleShared &shared)
 {
     Sum sums[SAMPLE_DIGITS] = {};
 
-    for (size_t v = threadIdx.x; v < n; v += SAMPLE_THREADS)
-        sums[0] += key_at(row, v) == key;
+    row.for_keys([&](uint32_t of, size_t) { sums[0] += of == key; });
     add_digits(sums, shared);
     const Sum sum = shared.sums[0];
 
@@ -216,13 +225,13 @@ count(const T *row, size_t n, uint32_t key, SampleShared &shared)
 /* Writes the id of the @rank-th of equal keys. */
 template <typename T>
 static __device__ void
-write_id(const T *row, size_t n, uint32_t key, Sum rank, int32_t *id, SampleShared &shared)
+write_id(const Row<T> &row, uint32_t key, Sum rank, int32_t *id, SampleShared &shared)
 {
     Sum before = 0;
 
-    for (size_t first = 0; first < n; first += SAMPLE_THREADS) {
+    for (size_t first = 0; first < row.n; first += SAMPLE_THREADS) {
         const size_t v = first + threadIdx.x;
-        const bool is = v < n && key_at(row, v) == key;
+        const bool is = v < row.n && rp_sample_key(to_float(row.at[v])) == key;
         const unsigned lanes = __ballot_sync(0xffffffffu, is);
         Sum mine = before;
 
@@ -244,13 +253,13 @@ write_id(const T *row, size_t n, uint32_t key, Sum rank, int32_t *id, SampleShar
 
 template <typename T>
 static __global__ void
-__launch_bounds__(SAMPLE_THREADS) sample(const RpSampleArgs args)
+__launch_bounds__(SAMPLE_THREADS) sample(const RpSampleArgs args, bool wide)
 {
     __shared__ SampleShared shared;
     const size_t n = args.vocabulary;
-    const T *row = (const T *)args.logits + blockIdx.x * n;
+    const Row<T> row = {(const T *)args.logits + blockIdx.x * n, n, wide};
     const RpSampleChoice choice = args.choices[blockIdx.x];
-    const Sum best = find_largest(row, n, shared);
+    const Sum best = find_largest(row, shared);
     const uint32_t largest = (uint32_t)(best >> 32);
     Limit limit = {0, 0};
     Sum sum, needed, target;
@@ -262,17 +271,17 @@ __launch_bounds__(SAMPLE_THREADS) sample(const RpSampleArgs args)
         return;
     }
     if (choice.top_k > 0 && choice.top_k < n) {
-        limit.ties = count(row, n, 0, shared);
-        found = search<T, false>(row, n, choice, largest, limit, choice.top_k - 1, shared);
+        limit.ties = count(row, 0, shared);
+        found = search<T, false>(row, choice, largest, limit, choice.top_k - 1, shared);
         limit.key = found.key;
         limit.ties = choice.top_k - found.above;
     } else {
-        limit.ties = count(row, n, 0, shared);
+        limit.ties = count(row, 0, shared);
     }
-    sum = weigh(row, n, choice, largest, limit, shared);
+    sum = weigh(row, choice, largest, limit, shared);
     needed = rp_sample_needed(&choice, sum);
     if (needed < sum) {
-        found = search<T, true>(row, n, choice, largest, limit, needed - 1, shared);
+        found = search<T, true>(row, choice, largest, limit, needed - 1, shared);
         const Sum weight = rp_sample_weight(&choice, found.key, largest);
 
         limit.key = found.key;
@@ -280,8 +289,8 @@ __launch_bounds__(SAMPLE_THREADS) sample(const RpSampleArgs args)
         sum = found.above + limit.ties * weight;
     }
     target = rp_sample_target(&choice, sum);
-    found = search<T, true>(row, n, choice, largest, limit, target, shared);
-    write_id(row, n, found.key,
+    found = search<T, true>(row, choice, largest, limit, target, shared);
+    write_id(row, found.key,
              (target - found.above) / rp_sample_weight(&choice, found.key, largest),
              &args.ids[blockIdx.x], shared);
 }
@@ -294,7 +303,8 @@ rp_cuda_sample(const RpSampleArgs *args, cudaStream_t stream)
     if (args->rows == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
-        sample<decltype(zero)><<<(unsigned)args->rows, SAMPLE_THREADS, 0, stream>>>(*args);
+        sample<decltype(zero)><<<(unsigned)args->rows, SAMPLE_THREADS, 0, stream>>>(
+            *args, rows_are_wide(args->logits, args->vocabulary));
         return cudaGetLastError();
     });
 }
