@@ -54,11 +54,11 @@ typedef struct {
  *   q' = q / |q| / sqrt(Dk);  k' = k / |k|, where |x| = sqrt(sum x^2 + 1e-6)
  *   beta = 1 / (1 + exp(-b));  g = -exp(log) softplus(a + bias)
  *   S = exp(g) S + k' (beta (v - exp(g) S^T k'))^T;   out = S^T q'
- * Computed in chunks of RP_DELTA_CHUNK tokens. c: g's sums from the chunk's first token on; S: before it:
+ * The same in chunks of RP_DELTA_CHUNK tokens. c: g's sums from the chunk's first token on; S: before it:
  *   A[i,j] = beta[i] (k'[i] . k'[j]) exp(c[i] - c[j]), j < i;   P[i,j] = (q'[i] . k'[j]) exp(c[i] - c[j]), j <= i
  *   (1 + A) u = beta (v - exp(c) k' S);   out = exp(c) q' S + P u
  *   S of the next = exp(c[last]) S + sum_i exp(c[last] - c[i]) k'[i] u[i]^T
- * backward: of everything, chunks last to first, with states made anew; += only of d_log and d_bias.
+ * backward: of everything, last to first, with states made anew; += only of d_log and d_bias.
  * Source: Yang et al. 2024 (Gated Delta Networks), section 3.3; transformers qwen3_5, torch_chunk_gated_delta_rule
  */
 typedef struct {
