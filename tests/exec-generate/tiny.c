@@ -140,7 +140,8 @@ open_deep(Tiny *tiny, const char *name, const RpDeviceOps *devices)
     (void)g_rmdir(directory);
 }
 
-static const char *const names[] = {"llama", "qwen3", "qwen3-moe", "gpt-oss", "qwen3-5"};
+static const char *const names[] = {"llama",   "qwen3",       "qwen3-moe",  "gpt-oss",
+                                    "qwen3-5", "qwen3-5-moe", "ministral3", "mellum"};
 
 void
 rp_tiny_check_all(gpointer state, const RpDeviceOps *devices)
