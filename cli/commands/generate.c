@@ -271,7 +271,7 @@ static void
 report_rate(RpReport *report, const Generation *generation, const RpArgs *args)
 {
     const RpTrained *model = &generation->model;
-    const gboolean host = strcmp(model->probe->ops->name, "host") == 0;
+    const gboolean host = model->probe->ops->is_host;
     g_autoptr(RpGpu) gpu = host ? NULL : rp_run_find_gpu(NULL, NULL);
     RpAnswersPrediction predicted;
     double tokens = 0;

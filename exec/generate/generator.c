@@ -188,7 +188,7 @@ bytes_left(const RpGenerator *generator, const RpNetwork *network)
     const guint64 limit_bytes =
         generator->options.memory_bytes > 0 ? generator->options.memory_bytes : G_MAXUINT64;
 
-    if (strcmp(probe->ops->name, "host") == 0) {
+    if (probe->ops->is_host) {
         g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
 
         return MIN(limit.bytes, limit_bytes);
@@ -204,7 +204,7 @@ bytes_left(const RpGenerator *generator, const RpNetwork *network)
 static gboolean
 can_stream(const RpGenerator *generator)
 {
-    return generator->options.memory_bytes > 0 || strcmp(generator->probe->ops->name, "host") != 0;
+    return generator->options.memory_bytes > 0 || !generator->probe->ops->is_host;
 }
 
 /* Chooses how many layers are resident and how many blocks there are. */
@@ -325,9 +325,8 @@ rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernel
 {
     g_return_val_if_fail(options->tokens > 0 && options->slots <= RP_GENERATOR_MAX_SLOTS, NULL);
 
-    g_autoptr(RpGenerator) generator =
-        generator_of(config, weights, rp_weights_dtype(weights), kernels,
-                     strcmp(probe->ops->name, "host") == 0, options);
+    g_autoptr(RpGenerator) generator = generator_of(config, weights, rp_weights_dtype(weights),
+                                                    kernels, probe->ops->is_host, options);
 
     generator->probe = probe;
     return open_memory(generator, weights, error) ? g_steal_pointer(&generator) : NULL;

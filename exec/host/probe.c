@@ -149,6 +149,7 @@ time_parts(RpProbe *probe, const RpProbePart *parts, guint n_parts, guint repeat
 
 static const RpProbeOps ops = {
     .name = "host",
+    .is_host = TRUE,
     .most_repeats = 1,
     .n_link_measures = 3,
     .free = probe_free,

@@ -55,6 +55,7 @@ typedef void (*RpProbePart)(gpointer data);
  */
 typedef struct {
     const char *name;
+    gboolean is_host; /* its memory is the host's */
     guint most_repeats;
     double warm_up_seconds;
     double swing_seconds;

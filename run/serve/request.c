@@ -127,7 +127,6 @@ static const RpJsonField rows[] = {
     UNSUPPORTED("echo", "false"),
     UNSUPPORTED("suffix", "\"\""),
     UNSUPPORTED("best_of", "1"),
-#define FIRST_OF_BOTH 5
     {"model", rp_json_read_text, MEMBER(model), .max = 1024, ABSENT},
     {"max_tokens", rp_json_read_uint, MEMBER(max_tokens), .min = 1, .max = G_MAXINT32, ABSENT},
     {"n", rp_json_read_uint, MEMBER(n), .min = 1, .max = RP_SERVICE_MAX_CHOICES, ABSENT},
@@ -144,7 +143,6 @@ static const RpJsonField rows[] = {
     PENALTY("presence_penalty"),
     UNSUPPORTED("logit_bias", "{}"),
     IGNORED("user"),
-#define FIRST_OF_CHATS 19
     {"messages", read_messages, MEMBER(n_messages), .required = TRUE,
      .expected = "a list of messages"},
     {"max_completion_tokens", rp_json_read_uint, MEMBER(max_completion_tokens), .min = 1,
@@ -165,6 +163,16 @@ static const RpJsonField rows[] = {
     IGNORED("prompt_cache_key"),
 };
 
+static guint
+row_of(const char *key)
+{
+    guint row = 0;
+
+    while (!g_str_equal(rows[row].key, key))
+        row++;
+    return row;
+}
+
 gboolean
 rp_serve_request_read(const char *body, gsize length, gboolean chat, const RpSampling *sampling,
                       RpServeRequest *request, char **param, GError **error)
@@ -179,8 +187,8 @@ rp_serve_request_read(const char *body, gsize length, gboolean chat, const RpSam
                                 .stops = g_ptr_array_new_with_free_func(g_free)};
     if (!rp_json_pull_init(&pull, "body", body, length, RP_SERVE_ERROR, 400, error))
         return FALSE;
-    const guint first = chat ? FIRST_OF_BOTH : 0;
-    const guint end = chat ? G_N_ELEMENTS(rows) : FIRST_OF_CHATS;
+    const guint first = row_of(chat ? "model" : "prompt");
+    const guint end = chat ? G_N_ELEMENTS(rows) : row_of("messages");
 
     if (!rp_json_read_record(&pull, rows + first, end - first, request, &record) ||
         !rp_json_pull_end(&pull)) {
