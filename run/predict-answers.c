@@ -1,6 +1,5 @@
 #include "run/predict-answers.h"
 
-#include "core/base/units.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
 #include "run/devices.h"
@@ -22,14 +21,14 @@ rp_run_find_gpu(const char *word, GError **error)
 
 /* Sizes of a device with @share prompts. */
 static RpGeneratorSizes
-find_sizes(const RpAnswersQuestion *question, guint share)
+find_sizes(const RpAnswersQuestion *question, guint share, guint64 memory)
 {
     const RpDeviceOps *devices = rp_cuda_devices() != NULL ? rp_cuda_devices() : rp_host_devices();
     const RpModel *config = question->config;
     const RpLora none = {0};
     g_autoptr(RpWeights) weights = rp_weights_new_adapted(config, &none);
     const guint most = question->slots > 0 ? question->slots : RP_GENERATOR_MAX_SLOTS;
-    RpGeneratorOptions options = {.slots = MIN(share, most)};
+    RpGeneratorOptions options = {.slots = MIN(share, most), .memory_bytes = memory};
     guint prompt = 0, answer = 0;
 
     for (guint i = 0; i < question->n; i++) {
@@ -58,34 +57,31 @@ rp_run_predict_answers(const RpAnswersQuestion *question, RpAnswersPrediction *p
             first[i / question->devices] = question->lengths[i];
         tokens += question->lengths[i].n_answer;
     }
-    const RpGeneratorSizes sizes = find_sizes(question, share);
     const guint64 card = rp_gpu_plan_bytes(gpu->memory_bytes);
     const guint64 memory = question->memory_bytes > 0 ? MIN(card, question->memory_bytes) : card;
-    const guint64 fixed = sizes.weight_bytes + sizes.workspace_bytes;
-    const guint blocks = rp_generator_fit_blocks(&sizes, memory > fixed ? memory - fixed : 0);
+    const RpGeneratorSizes sizes = find_sizes(question, share, memory);
 
-    if (blocks < sizes.blocks_each)
-        return rp_fail(error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
-                       "GPU memory: the model, its workspace and the caches of a sequence need "
-                       "%.1f GiB, of an %s there are %.1f, and layers that are copied for every "
-                       "token are not predicted: use more memory, or shorter answers",
-                       (double)(fixed + sizes.state_bytes + sizes.blocks_each * sizes.block_bytes) /
-                           (double)RP_GIB,
-                       gpu->title, (double)memory / (double)RP_GIB);
+    if (sizes.blocks == 0)
+        return rp_fail(
+            error, RP_GENERATE_ERROR, RP_GENERATE_ERROR_MEMORY,
+            "GPU memory: layers, workspace and the cache of a sequence need %" G_GUINT64_FORMAT
+            " bytes, of an %s there are %" G_GUINT64_FORMAT ": use more memory, or shorter answers",
+            sizes.least_bytes, gpu->title, memory);
     const RpDecodeQuery query = {.model = question->config,
                                  .gpu = gpu,
                                  .slots = sizes.slots,
                                  .begin_tokens = sizes.begin_tokens,
-                                 .tokens = (guint64)blocks * RP_CACHE_BLOCK,
+                                 .tokens = (guint64)sizes.blocks * RP_CACHE_BLOCK,
+                                 .streamed_bytes = sizes.streamed_bytes,
                                  .samples = question->samples};
     const RpDecodePrediction decode = rp_decode_predict(&query, first, share);
 
-    *prediction =
-        (RpAnswersPrediction){.decode = decode,
-                              .sizes = sizes,
-                              .cache_bytes = sizes.state_bytes + (blocks + 1) * sizes.block_bytes,
-                              .memory_bytes = memory,
-                              .tokens_per_s = tokens / decode.seconds,
-                              .at_once = MIN(sizes.slots, blocks / sizes.blocks_each)};
+    *prediction = (RpAnswersPrediction){
+        .decode = decode,
+        .sizes = sizes,
+        .cache_bytes = sizes.state_bytes + (sizes.blocks + 1) * sizes.block_bytes,
+        .memory_bytes = memory,
+        .tokens_per_s = tokens / decode.seconds,
+        .at_once = MIN(sizes.slots, sizes.blocks / sizes.blocks_each)};
     return TRUE;
 }

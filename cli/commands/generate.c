@@ -37,7 +37,6 @@ typedef struct {
     guint n_expected; /* prompts with an answer that is known */
     guint n_right;
     double seconds;
-    guint streamed; /* layers, which no prediction has */
 } Generation;
 
 static void
@@ -233,7 +232,7 @@ answer_all(Generation *generation, const RpArgs *args, GError **error)
 
     return rp_generate_open(&generation->model, args, generation->prompts->len,
                             generation->longest_prompt + generation->new_tokens, generators,
-                            &generation->streamed, error) &&
+                            error) &&
            answer_by(generation, generators, &sampling, error);
 }
 
@@ -281,8 +280,7 @@ report_rate(RpReport *report, const Generation *generation, const RpArgs *args)
     const double rate = tokens / MAX(generation->seconds, 1e-6);
 
     rp_report_rate(report, "tokens_per_s", rate, NULL);
-    if (generation->streamed > 0 || gpu == NULL ||
-        !predict(generation, args, gpu, model->n_probes, TRUE, &predicted, NULL))
+    if (gpu == NULL || !predict(generation, args, gpu, model->n_probes, TRUE, &predicted, NULL))
         return;
     rp_report_say(report, "measured %.0f tokens/s, predicted %.0f", rate, predicted.tokens_per_s);
     rp_report_rate(report, "predicted_tokens_per_s", predicted.tokens_per_s, NULL);
@@ -406,6 +404,8 @@ predict_prompts(const RpArgs *args, const char *word, RpReport *report, GError *
     rp_report_real(report, "step_ms", predicted.decode.step_ms, 6, "step, ms");
     rp_report_count(report, "at_once", predicted.at_once, "at once");
     rp_report_bytes(report, "weight_bytes", predicted.sizes.weight_bytes, "weights");
+    rp_report_bytes(report, "streamed_bytes", predicted.sizes.streamed_bytes,
+                    predicted.sizes.streamed_bytes > 0 ? "of these copied for every token" : NULL);
     rp_report_bytes(report, "workspace_bytes", predicted.sizes.workspace_bytes, "workspace");
     rp_report_bytes(report, "cache_bytes", predicted.cache_bytes, "caches");
     rp_report_bytes(report, "gpu_memory_bytes", predicted.memory_bytes, "GPU memory");

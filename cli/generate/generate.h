@@ -21,12 +21,11 @@ void rp_generate_note_streamed(guint streamed, guint n_layers);
  * @tokens: of a prompt and its answer at most
  * @generators: (out): empty before: one of each device, with as many answers at once as are its share of @n, or as were
  *   asked for
- * @streamed: (inout): 0 before: layers that are copied for every token, of the device that has most of them
  *
  * Errors: rp_generator_new()'s
  */
 gboolean rp_generate_open(const RpTrained *model, const RpArgs *args, guint n, guint tokens,
-                          GPtrArray *generators, guint *streamed, GError **error);
+                          GPtrArray *generators, GError **error);
 
 /**
  * rp_generate_serve:

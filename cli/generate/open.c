@@ -37,13 +37,13 @@ rp_generate_note_streamed(guint streamed, guint n_layers)
 
 gboolean
 rp_generate_open(const RpTrained *model, const RpArgs *args, guint n, guint tokens,
-                 GPtrArray *generators, guint *streamed, GError **error)
+                 GPtrArray *generators, GError **error)
 {
     const guint share = (n + model->n_probes - 1) / model->n_probes;
     const guint most = args->batch > 0 ? (guint)args->batch : RP_GENERATOR_MAX_SLOTS;
     RpGeneratorOptions options = {
         .slots = MIN(share, most), .tokens = tokens, .memory_bytes = args->run.device_memory_bytes};
-    guint n_layers = 0;
+    guint n_layers = 0, streamed = 0;
 
     if (!rp_trained_ends(model, &options, error))
         return FALSE;
@@ -54,9 +54,9 @@ rp_generate_open(const RpTrained *model, const RpArgs *args, guint n, guint toke
         if (generator == NULL)
             return FALSE;
         g_ptr_array_add(generators, generator);
-        *streamed = MAX(*streamed, rp_generator_streamed(generator, &n_layers));
+        streamed = MAX(streamed, rp_generator_streamed(generator, &n_layers));
         options.beside = generator;
     }
-    rp_generate_note_streamed(*streamed, n_layers);
+    rp_generate_note_streamed(streamed, n_layers);
     return TRUE;
 }

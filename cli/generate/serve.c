@@ -151,7 +151,6 @@ rp_generate_serve(const RpArgs *args, const char *word, RpReport *report, GError
     g_auto(RpModelText) text = {0};
     g_autoptr(GPtrArray) generators =
         g_ptr_array_new_with_free_func((GDestroyNotify)rp_generator_free);
-    guint streamed = 0;
     g_autofree char *token = NULL;
     g_autofree char *full = g_canonicalize_filename(word, NULL);
     g_autofree char *name = g_path_get_basename(full);
@@ -174,8 +173,7 @@ rp_generate_serve(const RpArgs *args, const char *word, RpReport *report, GError
         !rp_trained_open(&model, word, args->adapter, args->run.devices, error) ||
         !rp_trained_text(&model, TRUE, &text, error) ||
         !choose_positions(args, &model.config, &options.positions, error) ||
-        !rp_generate_open(&model, args, options.requests, options.positions, generators, &streamed,
-                          error))
+        !rp_generate_open(&model, args, options.requests, options.positions, generators, error))
         return FALSE;
     options.generators = (RpGenerator *const *)generators->pdata;
     options.n_generators = generators->len;

@@ -151,33 +151,60 @@ choose_shapes(RpGenerator *generator, gboolean host)
 
 /* ---- memory ---- */
 
+static gsize
+workspace_of_all(RpGenerator *generator)
+{
+    return MAX(workspace_bytes(shape_of(generator, generator->begin_tokens, 0)->network),
+               workspace_bytes(shape_of(generator, 0, generator->options.slots)->network));
+}
+
+/* Chooses how many layers are resident and how many blocks there are. */
+static void
+divide(const RpGenerator *generator, const RpNetwork *network, gboolean streams, guint64 left,
+       RpGeneratorSizes *sizes)
+{
+    const RpGeneratorOptions *options = &generator->options;
+    const guint n = rp_network_n_layers(network);
+    const guint64 block = sizes->block_bytes, fixed = sizes->workspace_bytes + sizes->state_bytes;
+    const guint64 rest = fixed + (sizes->blocks_each + 1) * block;
+    const guint64 most =
+        options->blocks > 0 ? options->blocks : (guint64)sizes->slots * sizes->blocks_each;
+    guint64 layers = rp_layers_bytes(network, n, NULL);
+
+    for (guint r = 0; r < n && streams && layers + rest > left; r++)
+        layers = MIN(layers, rp_layers_bytes(network, r, NULL));
+    sizes->least_bytes = layers + rest;
+    if (sizes->least_bytes > left)
+        return;
+    sizes->blocks =
+        (guint)MIN(MIN(most, (left - layers - fixed) / block - 1), G_MAXINT32 / RP_CACHE_BLOCK - 1);
+    sizes->n_resident = n;
+    while (rp_layers_bytes(network, sizes->n_resident, &sizes->streamed_bytes) + fixed +
+               (sizes->blocks + 1) * block >
+           left)
+        sizes->n_resident--;
+}
+
 /* Sizes of what is resolved by choose_shapes(). */
 static RpGeneratorSizes
-find_sizes(RpGenerator *generator)
+find_sizes(RpGenerator *generator, gboolean streams, guint64 left)
 {
     const guint slots = generator->options.slots;
     const RpNetwork *begin = shape_of(generator, generator->begin_tokens, 0)->network;
     const RpNetwork *step = shape_of(generator, 0, slots)->network;
-
-    return (RpGeneratorSizes){
+    RpGeneratorSizes sizes = {
         .slots = slots,
         .begin_tokens = generator->begin_tokens,
         .blocks_each = generator->most_blocks,
         .weight_bytes = rp_network_weight_bytes(step, (RpInterval){0, rp_network_n_layers(step)}),
-        .workspace_bytes = MAX(workspace_bytes(begin), workspace_bytes(step)),
+        .workspace_bytes = workspace_of_all(generator) + rp_network_constant_bytes(begin) +
+                           most_places_bytes(generator) + slots * sizeof(gint32),
         .state_bytes = rp_network_cache_bytes(begin, 0, slots + 1),
         .block_bytes = MAX(rp_network_cache_bytes(begin, 1, 0), 1),
     };
-}
 
-guint
-rp_generator_fit_blocks(const RpGeneratorSizes *sizes, guint64 left)
-{
-    const guint64 fit =
-        left > sizes->state_bytes ? (left - sizes->state_bytes) / sizes->block_bytes : 0;
-
-    return (guint)MIN(MIN((guint64)sizes->slots * sizes->blocks_each, fit),
-                      G_MAXINT32 / RP_CACHE_BLOCK - 1);
+    divide(generator, begin, streams, left, &sizes);
+    return sizes;
 }
 
 /* Memory that the device has left. */
@@ -207,45 +234,9 @@ can_stream(const RpGenerator *generator)
     return generator->options.memory_bytes > 0 || !generator->probe->ops->is_host;
 }
 
-/* Chooses how many layers are resident and how many blocks there are. */
-static gboolean
-plan_memory(RpGenerator *generator, const RpGeneratorSizes *sizes, guint *n_resident,
-            GError **error)
-{
-    const RpGeneratorOptions *options = &generator->options;
-    const RpNetwork *network = shape_of(generator, generator->begin_tokens, 0)->network;
-    const guint n = rp_network_n_layers(network);
-    const guint64 block = sizes->block_bytes;
-    const guint64 fixed = sizes->workspace_bytes + sizes->state_bytes +
-                          rp_network_constant_bytes(network) + generator->places_bytes +
-                          options->slots * sizeof(gint32);
-    const guint64 one = (generator->most_blocks + 1) * block;
-    const guint64 most =
-        options->blocks > 0 ? options->blocks : (guint64)options->slots * generator->most_blocks;
-    const guint64 left = bytes_left(generator, network);
-    guint64 layers = rp_layers_bytes(network, n);
-
-    for (guint r = 0; r < n && can_stream(generator) && layers + fixed + one > left; r++)
-        layers = MIN(layers, rp_layers_bytes(network, r));
-    if (layers + fixed + one > left)
-        return rp_layers_refuse(
-            "layers, workspace and the cache of a sequence", layers + fixed + one, left,
-            !can_stream(generator)          ? NULL
-            : left == options->memory_bytes ? "raise its limit" SHORTER
-                                            : "use a GPU with more memory" SHORTER,
-            error);
-    const guint64 fit = (left - layers - fixed) / block - 1;
-
-    generator->blocks = (guint)MIN(MIN(most, fit), G_MAXINT32 / RP_CACHE_BLOCK - 1) + 1;
-    *n_resident = n;
-    while (rp_layers_bytes(network, *n_resident) + fixed + generator->blocks * block > left)
-        --*n_resident;
-    return TRUE;
-}
-
 /* Takes what calls need beside layers. */
 static gboolean
-take_memory(RpGenerator *generator, guint64 workspace, GError **error)
+take_memory(RpGenerator *generator, GError **error)
 {
     RpProbe *probe = generator->probe;
     const guint slots = generator->options.slots;
@@ -253,7 +244,8 @@ take_memory(RpGenerator *generator, guint64 workspace, GError **error)
 
     generator->host_places = g_malloc0(generator->places_bytes);
     generator->ids = g_new0(gint32, slots);
-    return (generator->workspace = probe->ops->take(probe, workspace, error)) != NULL &&
+    return (generator->workspace = probe->ops->take(probe, workspace_of_all(generator), error)) !=
+               NULL &&
            (generator->places = probe->ops->take(probe, generator->places_bytes, error)) != NULL &&
            (generator->sampled = probe->ops->take(probe, slots * sizeof(gint32), error)) != NULL &&
            (generator->constants =
@@ -268,14 +260,23 @@ open_memory(RpGenerator *generator, const RpWeights *weights, GError **error)
 {
     const RpGenerator *beside = generator->options.beside;
     const RpNetwork *step = shape_of(generator, 0, generator->options.slots)->network;
-    const RpGeneratorSizes sizes = find_sizes(generator);
-    guint n_resident = 0;
+    const gboolean streams = can_stream(generator);
+    const guint64 left =
+        bytes_left(generator, shape_of(generator, generator->begin_tokens, 0)->network);
+    const RpGeneratorSizes sizes = find_sizes(generator, streams, left);
 
+    if (sizes.blocks == 0)
+        return rp_layers_refuse(
+            "layers, workspace and the cache of a sequence", sizes.least_bytes, left,
+            !streams                                  ? NULL
+            : left == generator->options.memory_bytes ? "raise its limit" SHORTER
+                                                      : "use a GPU with more memory" SHORTER,
+            error);
     generator->places_bytes = most_places_bytes(generator);
-    return plan_memory(generator, &sizes, &n_resident, error) &&
-           rp_layers_open(&generator->layers, step, weights, generator->probe, n_resident,
+    generator->blocks = sizes.blocks + 1;
+    return rp_layers_open(&generator->layers, step, weights, generator->probe, sizes.n_resident,
                           beside != NULL ? beside->layers.host : NULL, error) &&
-           take_memory(generator, sizes.workspace_bytes, error);
+           take_memory(generator, error);
 }
 
 static void
@@ -312,11 +313,8 @@ rp_generator_sizes(const RpModel *config, const RpWeights *weights, RpDtype dtyp
 {
     g_autoptr(RpGenerator) generator =
         generator_of(config, weights, dtype, kernels, FALSE, options);
-    RpGeneratorSizes sizes = find_sizes(generator);
-    const RpNetwork *begin = shape_of(generator, generator->begin_tokens, 0)->network;
 
-    sizes.workspace_bytes += most_places_bytes(generator) + rp_network_constant_bytes(begin);
-    return sizes;
+    return find_sizes(generator, TRUE, options->memory_bytes);
 }
 
 RpGenerator *

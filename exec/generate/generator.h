@@ -127,19 +127,21 @@ typedef struct {
     guint64 workspace_bytes; /* and arrays of calls */
     guint64 state_bytes;     /* of slots, of which one is for rows that pad */
     guint64 block_bytes;
+    guint64 least_bytes; /* of all, for one sequence */
+    guint blocks; /* of the cache, without the first, which pads; 0: @least_bytes are not there */
+    guint n_resident;       /* layers */
+    guint64 streamed_bytes; /* of the others, which each call copies */
 } RpGeneratorSizes;
 
 /**
  * rp_generator_sizes:
  * @weights: need not be bound
+ * @options: memory_bytes: of the GPU, which need not be there
  *
- * The memory that a generator would take on a GPU, which need not be there.
+ * The memory that a generator would take.
  */
 RpGeneratorSizes rp_generator_sizes(const RpModel *config, const RpWeights *weights, RpDtype dtype,
                                     const RpKernels *kernels, const RpGeneratorOptions *options);
-
-/* The most blocks that fit into @left bytes beside states, or that all slots can need, without the first, which pads. */
-guint rp_generator_fit_blocks(const RpGeneratorSizes *sizes, guint64 left);
 
 /* Number of layers that each call copies to the device, as they are not resident; @n_layers: (out): of all. */
 guint rp_generator_streamed(const RpGenerator *generator, guint *n_layers);

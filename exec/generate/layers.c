@@ -84,18 +84,22 @@ is_resident(const RpNetwork *network, guint layer, guint n)
 }
 
 guint64
-rp_layers_bytes(const RpNetwork *network, guint n_resident)
+rp_layers_bytes(const RpNetwork *network, guint n_resident, guint64 *streamed)
 {
-    guint64 resident = 0, largest = 0;
+    guint64 resident = 0, largest = 0, others = 0;
 
     for (guint l = 0; l < rp_network_n_layers(network); l++) {
         const guint64 bytes = rp_network_layout(network, l)->bytes;
 
-        if (is_resident(network, l, n_resident))
+        if (is_resident(network, l, n_resident)) {
             resident += bytes;
-        else
+        } else {
+            others += bytes;
             largest = MAX(largest, bytes);
+        }
     }
+    if (streamed != NULL)
+        *streamed = others;
     return resident + BUFFERS * largest;
 }
 
@@ -132,7 +136,7 @@ host_unref(RpHostLayers *host)
 static RpHostLayers *
 host_new(const RpNetwork *network, const RpWeights *weights, RpProbe *probe, GError **error)
 {
-    const guint64 bytes = rp_layers_bytes(network, rp_network_n_layers(network));
+    const guint64 bytes = rp_layers_bytes(network, rp_network_n_layers(network), NULL);
     g_auto(RpMemoryLimit) limit = rp_memory_limit("", FALSE);
     RpHostLayers *host;
 
@@ -194,7 +198,7 @@ rp_layers_open(RpLayers *layers, const RpNetwork *network, const RpWeights *weig
                                     : NULL;
     good = (layers->host != NULL || n_resident == n) &&
            (layers->memory =
-                probe->ops->take(probe, rp_layers_bytes(network, n_resident), error)) != NULL;
+                probe->ops->take(probe, rp_layers_bytes(network, n_resident, NULL), error)) != NULL;
     layers->buffers = layers->memory;
     for (guint l = 0; l < n && good; l++) {
         const guint64 bytes = rp_network_layout(network, l)->bytes;

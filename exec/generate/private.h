@@ -73,7 +73,7 @@ typedef struct {
 gboolean rp_layers_refuse(const char *what, guint64 bytes, guint64 left, const char *remedy,
                           GError **error);
 /* Memory of the device that they take, if @n_resident layers are resident. */
-guint64 rp_layers_bytes(const RpNetwork *network, guint n_resident);
+guint64 rp_layers_bytes(const RpNetwork *network, guint n_resident, guint64 *streamed);
 /**
  * rp_layers_open:
  * @layers: to be closed, also on error

@@ -1,6 +1,8 @@
 /* Times of answers in continuous batches. */
 #include "tests/rp-test.h"
 
+#include <math.h>
+
 #include "core/catalogue/cost/decode.h"
 
 static RpDecodePrediction
@@ -54,6 +56,25 @@ RP_TEST(a_step_takes_longer_than_its_weights)
     const RpDecodePrediction many = predict("qwen3-30b-a3b", 64, 64, (RpDecodeLengths){16, 64});
 
     assert_true(one.step_ms < 2 * 30.5e9 / 4.8e12 * 1e3 && many.step_ms > 3 * one.step_ms);
+}
+
+/* A prompt is one call, and each of its further tokens. */
+RP_TEST(a_call_takes_as_long_as_its_copies)
+{
+    const RpGpu *gpu = rp_gpu_find("rtx4090", NULL);
+    const RpDecodeLengths each = {16, 64};
+    RpDecodeQuery query = {.model = rp_model_find("qwen3-8b", NULL),
+                           .gpu = gpu,
+                           .slots = 1,
+                           .begin_tokens = 2048,
+                           .tokens = G_MAXUINT64};
+    const double resident_s = rp_decode_predict(&query, &each, 1).seconds;
+
+    query.streamed_bytes = 1;
+    assert_true(rp_decode_predict(&query, &each, 1).seconds == resident_s);
+    query.streamed_bytes = (guint64)10e9;
+    assert_true(fabs(rp_decode_predict(&query, &each, 1).seconds - 64 * 10 / gpu->h2d_gb_per_s) <
+                1e-9);
 }
 
 /* Longer sequences cost attention their keys, and DeltaNet only a quarter of the blocks. */

@@ -56,10 +56,13 @@ call_ns(const RpDecodeQuery *query, const Work *work, double rows, double n, dou
     /* rows are sampled beside each other */
     const double waves = query->samples ? ceil(n / MAX(1, query->gpu->processors)) : 0;
 
-    return 1e9 * ((work->weight_bytes + BYTES_16BIT * head + bytes) / rates.bandwidth +
-                  (rows * work->row_flops + n * 2 * head) / rates.few_rows) +
-           (work->kernels + OTHER_KERNELS) * RP_COST_KERNEL_NS +
-           waves * query->model->vocab * RP_COST_SAMPLED_NS;
+    const double computed =
+        1e9 * ((work->weight_bytes + BYTES_16BIT * head + bytes) / rates.bandwidth +
+               (rows * work->row_flops + n * 2 * head) / rates.few_rows) +
+        (work->kernels + OTHER_KERNELS) * RP_COST_KERNEL_NS +
+        waves * query->model->vocab * RP_COST_SAMPLED_NS;
+
+    return fmax(computed, (double)query->streamed_bytes / query->gpu->h2d_gb_per_s);
 }
 
 static Work

@@ -4,7 +4,7 @@
  *   step of n sequences = weights / bandwidth + FLOP of n rows / rate of matmuls of few rows
  *                       + keys, values and states / bandwidth + kernels x time of a kernel + sampling
  *
- * Matmuls whose rows do not depend on each other (exec/cuda/decode/rows.cu) hardly read and multiply at once, so that
+ * but as long as copies of weights that the device does not hold. Matmuls whose rows do not depend on each other (exec/cuda/decode/rows.cu) hardly read and multiply at once, so that
  * both are added. Rates are the card's; of decoding itself there are three constants (cost-parts.h).
  */
 #pragma once
@@ -15,10 +15,11 @@
 typedef struct {
     const RpModel *model; /* in 16 bits */
     const RpGpu *gpu;
-    guint slots;        /* answers at once, > 0 */
-    guint begin_tokens; /* of prompts that are computed in one call, at most */
-    guint64 tokens;     /* that the cache has space for */
-    gboolean samples;   /* a temperature above 0 */
+    guint slots;            /* answers at once, > 0 */
+    guint begin_tokens;     /* of prompts that are computed in one call, at most */
+    guint64 tokens;         /* that the cache has space for */
+    guint64 streamed_bytes; /* of weights that each call copies to the device */
+    gboolean samples;       /* a temperature above 0 */
 } RpDecodeQuery;
 
 /* Tokens of a prompt and of its answer, both > 0. */
