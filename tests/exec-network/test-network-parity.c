@@ -198,12 +198,13 @@ check_case(const char *name, const char *base)
 {
     Case c = load_case(name, base);
     const guint all = 1u << (rp_network_n_layers(c.model->network) - 1);
+    const guint step = RP_TEST_EVERY(1, 3);
     Run run = network_whole(c.model);
     const double expected = (double)*(const float *)find(&c, "loss")->data;
     const double loss = run.loss * (double)c.model->scale;
 
     for (guint backward = 0; backward < all; backward++) {
-        for (guint forward = 0; forward < all; forward++) {
+        for (guint forward = backward % step; forward < all; forward += step) {
             c.model->begins = forward % 2;
             check_same(&c, &run, forward, backward);
         }
