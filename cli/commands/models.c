@@ -20,10 +20,23 @@ least_card(guint64 bytes)
     return least;
 }
 
-/* Cells of training with adapters, or without: the least card, and the plan that needs least of the host there. */
+/* Ways to train, and their members and cells. */
+typedef struct {
+    guint lora_rank;
+    const char *gpu, *card, *host;
+    const char *card_label, *host_label;
+} Way;
+
+static const Way ways[] = {
+    {RP_PLAN_ADAPTER_RANK, "adapters_gpu_bytes", "adapters_card", "adapters_host_bytes",
+     "<adapters on", "adapters, host"},
+    {0, "full_gpu_bytes", "full_card", "full_host_bytes", "<all on", "all, host"},
+};
+
+/* The least card, and the plan that needs least of the host there. */
 static gboolean
-add_needs(const RpArgs *args, const RpModel *model, guint lora_rank, const char *const labels[2],
-          RpReport *report, GError **error)
+add_needs(const RpArgs *args, const RpModel *model, const Way *way, RpReport *report,
+          GError **error)
 {
     RpArgs words = *args;
     g_auto(RpPlanQuestion) question = {0};
@@ -33,33 +46,29 @@ add_needs(const RpArgs *args, const RpModel *model, guint lora_rank, const char 
 
     words.model = (char *)model->name;
     words.box.gpu = (char *)rp_gpu_list(&(guint){0})->name; /* its times are not read */
-    words.run.lora.rank = (int)lora_rank;
+    words.run.lora.rank = (int)way->lora_rank;
     if (schedule == NULL || !rp_plan_question_read(&words, NULL, &question, error))
         return FALSE;
-    question.query.gpu_bytes = 0; /* as much as it takes */
-    profile = rp_advise_profile(&question.query, 1, error);
+    RpAdviseQuery *query = &question.query;
+
+    query->gpu_bytes = 0; /* as much as it takes */
+    profile = rp_advise_profile(query, 1, error);
     if (profile == NULL)
         return FALSE;
-    run =
-        rp_advise_run_new(&question.query, schedule, 1, question.query.batch, question.query.batch);
+    run = rp_advise_run_new(query, schedule, 1, query->batch, query->batch);
     run->options.resident_limit = 0;
-    if (!rp_advise_fit_least(&question.query, profile, run))
+    if (!rp_advise_fit_least(query, profile, run))
         return rp_cli_refuse(error, "%s: %s", model->name, run->problem);
     const RpGpu *card = least_card(run->gpu.total);
 
-    if (card != NULL) { /* the least of the host that this card takes */
-        question.query.gpu_bytes = rp_gpu_plan_bytes(card->memory_bytes);
-        question.query.host_bytes = 1;
-        rp_advise_fit_least(&question.query, profile, run);
+    if (card != NULL) {
+        query->gpu_bytes = rp_gpu_plan_bytes(card->memory_bytes);
+        query->host_bytes = 1;
+        rp_advise_fit_least(query, profile, run);
     }
-    const char *prefix = lora_rank > 0 ? "adapters" : "full";
-    g_autofree char *gpu_key = g_strconcat(prefix, "_gpu_bytes", NULL);
-    g_autofree char *card_key = g_strconcat(prefix, "_card", NULL);
-    g_autofree char *host_key = g_strconcat(prefix, "_host_bytes", NULL);
-
-    rp_report_bytes(report, gpu_key, run->gpu.total, NULL);
-    rp_report_text(report, card_key, card != NULL ? card->title : NULL, labels[0]);
-    rp_report_bytes(report, host_key, run->host.total, labels[1]);
+    rp_report_bytes(report, way->gpu, run->gpu.total, NULL);
+    rp_report_text(report, way->card, card != NULL ? card->title : NULL, way->card_label);
+    rp_report_bytes(report, way->host, run->host.total, way->host_label);
     return TRUE;
 }
 
@@ -107,11 +116,9 @@ add_model(const RpArgs *args, RpReport *report, const RpModel *model, GError **e
     rp_report_text(report, "dtype", rp_dtype_name(model->dtype), NULL);
     rp_report_count(report, "max_positions", model->max_positions, "positions");
     rp_report_text(report, NULL, model->hf_name, "<Hugging Face");
-    if (args->cards &&
-        (!add_needs(args, model, RP_PLAN_ADAPTER_RANK,
-                    (const char *const[]){"<adapters on", "adapters, host"}, report, error) ||
-         !add_needs(args, model, 0, (const char *const[]){"<all on", "all, host"}, report, error)))
-        return FALSE;
+    for (gsize w = 0; args->cards && w < G_N_ELEMENTS(ways); w++)
+        if (!add_needs(args, model, &ways[w], report, error))
+            return FALSE;
     rp_report_end(report);
     return TRUE;
 }
