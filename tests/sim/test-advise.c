@@ -265,7 +265,7 @@ RP_TEST(more_of_anything_is_never_slower)
     for (guint i = 0; i < G_N_ELEMENTS(memory); i += every) {
         RpAdviseQuery query = whole;
 
-        if (i > 0 && memory[i].host_gib != memory[i - 1].host_gib)
+        if (i > 0 && memory[i].host_gib != memory[i - every].host_gib)
             before = 0;
         query.host_bytes = memory[i].host_gib * RP_GIB;
         query.gpu_bytes = memory[i].gpu_gib * RP_GIB;
