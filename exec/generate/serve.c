@@ -2,7 +2,7 @@
  * Which requests have slots and blocks. Each turn of the loop lets requests in, computes their prompts, and then one token
  * more of every sequence:
  *
- *   let in   slots and blocks for a prompt, and a block more for each sequence that grows
+ *   let in   slots, and blocks for what is expected: answers as long as those before in the mean
  *   begin    prompts of those let in, and their first tokens
  *   step     a token of each; one whose blocks are full takes another. If there is none, the newest is put back
  *
@@ -23,6 +23,7 @@ typedef struct {
     guint n_free;
     guint *free_slots;
     guint n_free_slots;
+    guint64 n_ended, ended_tokens; /* answers so far */
 } Serving;
 
 static Serving *
@@ -143,6 +144,18 @@ let_in(Serving *serving, RpTicket *ticket, guint alike, guint n_shared)
     serving->sequences[serving->n++] = sequence;
 }
 
+/* Blocks that a sequence is expected to need; while no answer has ended, as many as it may. */
+static guint
+blocks_expected(const Serving *serving, const RpTicket *ticket)
+{
+    const RpPromptRequest *request = &ticket->request;
+    const guint64 usual =
+        serving->n_ended > 0 ? serving->ended_tokens / serving->n_ended + 1 : request->most_tokens;
+    const guint64 longer = MAX(usual, ticket->n_answer + 1);
+
+    return blocks_of(request->n_prompt + (guint)MIN(longer, request->most_tokens));
+}
+
 /* Whether there is space for @ticket beside those that are there. @tokens: (inout): that the next call begins */
 static gboolean
 try_let_in(Serving *serving, RpTicket *ticket, guint *tokens)
@@ -156,7 +169,15 @@ try_let_in(Serving *serving, RpTicket *ticket, guint *tokens)
 
     if (MAX(*tokens + more, begins) > serving->generator->begin_tokens)
         return FALSE;
-    if (serving->n > 0 && serving->n_free < blocks_of(n_prompt + 1) - n_shared + serving->n)
+    guint wanted = blocks_expected(serving, ticket) - n_shared;
+
+    for (guint i = 0; i < serving->n; i++) {
+        const RpSequence *sequence = serving->sequences[i];
+        const guint expected = blocks_expected(serving, sequence->ticket);
+
+        wanted += MAX(expected, sequence->n_blocks + 1) - sequence->n_blocks;
+    }
+    if (serving->n > 0 && serving->n_free < wanted)
         return FALSE;
     let_in(serving, ticket, alike, n_shared);
     *tokens += more;
@@ -228,10 +249,13 @@ take_tokens(Serving *serving, guint first, guint n)
         RpTicket *ticket = serving->sequences[at]->ticket;
         RpRequestEnd end;
 
-        if (take_token(serving, ticket, ids[i], &end))
+        if (take_token(serving, ticket, ids[i], &end)) {
             at++;
-        else
-            rp_requests_end(serving->requests, leave(serving, at), end);
+            continue;
+        }
+        serving->n_ended++;
+        serving->ended_tokens += ticket->n_answer;
+        rp_requests_end(serving->requests, leave(serving, at), end);
     }
 }
 
