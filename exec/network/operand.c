@@ -13,8 +13,8 @@
  */
 #include "exec/network/private.h"
 
-/* Scale slots of a part: attention's backward has six tensors, DeltaNet's five, an MLP's five. A scale stands behind its amax, where a
- * matmul takes it. */
+/* Scale slots of a part: attention's backward has six tensors, DeltaNet's and an MLP's five. A scale stands behind its
+ * amax, where a matmul takes it. */
 #define SCALE_SLOTS 16
 
 void

@@ -123,7 +123,7 @@ RP_TEST(takes_fp8_values_as_the_host_does)
     for (guint i = 0; i < 3 * G_N_ELEMENTS(shapes); i++) {
         const Side device = {rp_cuda_kernels(), cuda_stream(), i % 3 == 2};
         const size_t rows = shapes[i / 3][0], columns = shapes[i / 3][1], n = rows * columns;
-        guint8 *x = host_bytes(n), *found = host_bytes(n), *turned = host_bytes(n);
+        guint8 *x = host_bytes(n), *found = host_bytes(n), *transposed = host_bytes(n);
         const RpQuantiseArgs args = {.dtype = RP_DTYPE_E4M3,
                                      .code = RP_DTYPE_E4M3,
                                      .rows = rows,
@@ -140,11 +140,11 @@ RP_TEST(takes_fp8_values_as_the_host_does)
             x[at] = (guint8)(at * 7 + at / columns);
         on_device.x = cuda_copy_in(&device, x, n, 1);
         device.kernels->quantise(device.stream, &on_device);
-        cuda_copy_out(&device, args.transposed, turned, n);
+        cuda_copy_out(&device, args.transposed, transposed, n);
         cuda_copy_out(&device, args.scale, &found_scale, sizeof found_scale);
         assert_true(found_scale == scale);
         for (size_t at = 0; at < n; at++)
-            assert_int_equal(turned[at % columns * rows + at / columns], x[at]);
+            assert_int_equal(transposed[at % columns * rows + at / columns], x[at]);
         if (args.quantized == NULL)
             continue;
         cuda_copy_out(&device, args.quantized, found, n);

@@ -4,8 +4,9 @@
  *   step of n sequences = weights / bandwidth + FLOP of n rows / rate of matmuls of few rows
  *                       + keys, values and states / bandwidth + kernels x time of a kernel + sampling
  *
- * but as long as copies of weights that the device does not hold. Matmuls whose rows do not depend on each other (exec/cuda/decode/rows.cu) hardly read and multiply at once, so that
- * both are added. Rates are the card's; of decoding itself there are three constants (cost-parts.h).
+ * or as long as copies of weights that the device does not hold, if they take longer. Matmuls whose rows do not depend on
+ * each other (exec/cuda/decode/rows.cu) hardly read and multiply at once, so that both are added. Rates are the card's; of
+ * decoding itself there are three constants (cost-parts.h).
  */
 #pragma once
 

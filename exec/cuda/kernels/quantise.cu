@@ -2,7 +2,7 @@
  * Quantization to fp8 for matmuls, and the amax for their scale (core/base/fp8.h).
  *
  *   largest    largest[0] = max(largest[0], max_i |x[i]|): bits of magnitudes are in its order
- *   quantise   codes[r,c] = turned[c,r] = x[r,c] / scale, of x in e4m3 x[r,c]                      =
+ *   quantise   quantized[r,c] = transposed[c,r] = x[r,c] / scale, of x in e4m3 x[r,c]                      =
  *
  * largest: blocks of 256 threads that stride over packs; a warp's maximum joins by an atomic one, whose
  * result no order changes.
