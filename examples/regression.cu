@@ -1,6 +1,6 @@
 /* Launchers of regression.c's layers: a thread computes one output, in the order of the host's loops.
  *
- *   nvcc -c regression.cu $(pkg-config --cflags-only-I roundpipe)
+ *   nvcc -diag-suppress 1217 -c regression.cu $(pkg-config --cflags-only-I roundpipe)
  *   cc regression.c regression.o $(pkg-config --cflags --libs roundpipe) -lcudart -lm -lstdc++ */
 #include <cuda_runtime.h>
 
