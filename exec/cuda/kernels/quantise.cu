@@ -11,9 +11,9 @@
  * 4 rows x 8 columns twice:
  *
  *            8 columns             column 0   |r0 r1 r2 r3|     a word of shared memory each,
- *   4 rows  |c0 .. c7|  -- turned ->     1   |r0 r1 r2 r3|     at word (column, row / 4 ^ swizzle):
+ *   4 rows  |c0 .. c7|  -> transposed ->  1   |r0 r1 r2 r3|     at word (column, row / 4 ^ swizzle):
  *           |c0 .. c7|                   ..                    a warp then writes 128 rows of a
- *           |c0 .. c7|                                         column to turned, 128 bytes
+ *           |c0 .. c7|                                         column of transposed, 128 bytes
  *
  * On sm_80 and 86, which have no such conversion, CUDA's header does it by integers. Values that
  * are not finite are looked for only if the amax shows that there are some: the same for a whole
