@@ -116,11 +116,10 @@ check_names(const char *key, char *const *names, const Modules *of, GError **err
         g_autofree char *quoted = rp_quote(*names);
         g_autofree char *list = g_strjoinv(", ", (char **)of->words->pdata);
 
-        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
-                    "%s: expected names of %s, found %s, which matches none%s%s%s", key, list,
-                    quoted, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
-                    near != NULL ? "\"?" : "");
-        return FALSE;
+        return rp_fail(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+                       "%s: expected names of %s, found %s, which matches none%s%s%s", key, list,
+                       quoted, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
+                       near != NULL ? "\"?" : "");
     }
     return TRUE;
 }
@@ -132,10 +131,9 @@ check_tied(const RpLora *lora, const RpModel *model, GError **error)
     if (!model->tied || (!rp_lora_names_module(lora->saved, "model.embed_tokens") &&
                          !rp_lora_names_module(lora->saved, "lm_head")))
         return TRUE;
-    g_set_error_literal(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
-                        "lora.save: embed_tokens and lm_head are one matrix in this model "
-                        "(tie_word_embeddings), which cannot be trained apart: leave them out");
-    return FALSE;
+    return rp_fail(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+                   "lora.save: embed_tokens and lm_head are one matrix in this model "
+                   "(tie_word_embeddings), which cannot be trained apart: leave them out");
 }
 
 /* An expert's matrix that is named, although its stack has no adapters because another matrix fused
@@ -160,10 +158,9 @@ check_fused(const RpLora *lora, const GArray *weights, GError **error)
         }
         if (adapted)
             continue;
-        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
-                    "lora.targets: expected all matrices that %s joins, or none, found %s alone",
-                    weight->stack_name, module);
-        return FALSE;
+        return rp_fail(error, RP_LORA_ERROR, RP_LORA_ERROR_TARGET,
+                       "lora.targets: expected all matrices that %s joins, or none, found %s alone",
+                       weight->stack_name, module);
     }
     return TRUE;
 }
@@ -177,10 +174,9 @@ check_dropout(const RpLora *lora, const GArray *weights, GError **error)
 
         if (!rp_weight_is_adapter(weight->kind) || weight->rank < RP_WEIGHT_MAX_RANK)
             continue;
-        g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_DROPOUT,
-                    "lora.dropout: expected 0 beside adapters of experts, as in peft, found %g",
-                    lora->dropout);
-        return FALSE;
+        return rp_fail(error, RP_LORA_ERROR, RP_LORA_ERROR_DROPOUT,
+                       "lora.dropout: expected 0 beside adapters of experts, as in peft, found %g",
+                       lora->dropout);
     }
     return TRUE;
 }
@@ -210,11 +206,10 @@ check_ranks(const GArray *weights, GError **error)
     g_autofree char *module = module_of_a(found);
     const guint64 rank = found->shape[found->rank - 2];
 
-    g_set_error(error, RP_LORA_ERROR, RP_LORA_ERROR_RANK,
-                "lora.rank: expected at most %" G_GUINT64_FORMAT
-                ", the smallest side of %s, found %" G_GUINT64_FORMAT,
-                least, module, rank);
-    return FALSE;
+    return rp_fail(error, RP_LORA_ERROR, RP_LORA_ERROR_RANK,
+                   "lora.rank: expected at most %" G_GUINT64_FORMAT
+                   ", the smallest side of %s, found %" G_GUINT64_FORMAT,
+                   least, module, rank);
 }
 
 static gboolean

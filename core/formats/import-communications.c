@@ -71,9 +71,8 @@ fail_check(const RpCommunicationCheck *check, const char *subject, const char *p
 {
     g_autofree char *name = rp_display_name(check->orders->name);
 
-    g_set_error(check->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
-                problem);
-    return FALSE;
+    return rp_fail(check->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
+                   problem);
 }
 
 /* Sets the error "<file>: <subject> <problem>"; the subject of the second is a communication.
@@ -383,11 +382,11 @@ fail_deadlock(const RpCommunicationCheck *check, const guint *next, guint rank)
     g_autofree char *blocked = describe_communication(check, sender, next[sender]);
     g_autofree char *wanted_too = describe_communication(check, behind, sender_waits);
 
-    g_set_error(check->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
-                "%s: the order cannot run: %s waits for %s, which comes after %s, which waits for "
-                "%s",
-                name, waiting, wanted, blocked, wanted_too);
-    return FALSE;
+    return rp_fail(
+        check->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
+        "%s: the order cannot run: %s waits for %s, which comes after %s, which waits for "
+        "%s",
+        name, waiting, wanted, blocked, wanted_too);
 }
 
 /* Runs the rows beside each other: a receive waits for its send, nothing else does. */

@@ -43,9 +43,8 @@ fail(const RpOrderMerge *merge, const char *subject, const char *problem)
 {
     g_autofree char *name = rp_display_name(merge->orders->name);
 
-    g_set_error(merge->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
-                problem);
-    return FALSE;
+    return rp_fail(merge->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
+                   problem);
 }
 
 static gboolean

@@ -149,9 +149,9 @@ fail(const Reader *reader, RpImportError code, const char *expected, const char 
     g_autofree char *text = g_strndup(at, MIN((gsize)(end - at), SHOWN_BYTES));
     g_autofree char *found = rp_quote(text);
 
-    g_set_error(reader->error, RP_IMPORT_ERROR, code, "%s: row %u, cell %u: expected %s, found %s",
-                name, reader->row, reader->cell, expected, found);
-    return FALSE;
+    return rp_fail(reader->error, RP_IMPORT_ERROR, code,
+                   "%s: row %u, cell %u: expected %s, found %s", name, reader->row, reader->cell,
+                   expected, found);
 }
 
 /* FALSE without an error set if there is no number here at all. */

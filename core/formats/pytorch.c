@@ -5,6 +5,7 @@
  *   0F0,0F1,0B0      0F0,0F1,,0B0
  *   1F0,1B0          ,1F0,1B0,,        1B0 takes the columns 2 and 3
  */
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/formats/private.h"
 
@@ -146,11 +147,10 @@ typedef struct {
 static gboolean
 fail_grid(const RpTraceRecord *record, const char *why, GError **error)
 {
-    g_set_error(error, RP_EXPORT_ERROR, RP_EXPORT_ERROR_GRID,
-                "no time grid: the %s of stage %u, micro-batch %u at %" G_GINT64_FORMAT " ns %s",
-                rp_task_kind_name((RpTaskKind)record->kind), record->stage, record->micro_batch,
-                record->start_ns, why);
-    return FALSE;
+    return rp_fail(error, RP_EXPORT_ERROR, RP_EXPORT_ERROR_GRID,
+                   "no time grid: the %s of stage %u, micro-batch %u at %" G_GINT64_FORMAT " ns %s",
+                   rp_task_kind_name((RpTaskKind)record->kind), record->stage, record->micro_batch,
+                   record->start_ns, why);
 }
 
 static gboolean
@@ -194,14 +194,12 @@ write_grid(const RpOrders *orders, const Grid *grid, GOutputStream *stream, GErr
         grid->step_ns > 0 ? (guint64)((grid->end_ns - grid->origin_ns) / grid->step_ns) : 0;
     RpSink sink;
 
-    if (columns > RP_PYTORCH_MAX_CELLS / MAX(1, orders->n_ranks)) {
-        g_set_error(error, RP_EXPORT_ERROR, RP_EXPORT_ERROR_GRID,
-                    "no time grid: the longest step that divides every time is %" G_GINT64_FORMAT
-                    " ns, which makes %" G_GUINT64_FORMAT " columns for each of %u ranks, more "
-                    "than %u cells in all",
-                    grid->step_ns, columns, orders->n_ranks, RP_PYTORCH_MAX_CELLS);
-        return FALSE;
-    }
+    if (columns > RP_PYTORCH_MAX_CELLS / MAX(1, orders->n_ranks))
+        return rp_fail(error, RP_EXPORT_ERROR, RP_EXPORT_ERROR_GRID,
+                       "no time grid: the longest step that divides every time is %" G_GINT64_FORMAT
+                       " ns, which makes %" G_GUINT64_FORMAT " columns for each of %u ranks, more "
+                       "than %u cells in all",
+                       grid->step_ns, columns, orders->n_ranks, RP_PYTORCH_MAX_CELLS);
     rp_sink_init(&sink, stream);
     for (guint r = 0; r < orders->n_ranks; r++) {
         guint i = 0;

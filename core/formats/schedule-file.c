@@ -84,12 +84,11 @@ fail_slot(const Reading *reading, guint rank, guint i, guint32 slot, guint32 mic
                   : slot == reading->fused ? RP_ACTION_FUSED
                                            : RP_ACTION_BACKWARD;
     rp_orders_format(reading->orders, expected, &wanted);
-    g_set_error(
+    return rp_fail(
         reading->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
         "%s: expected %s, found %s: with a fused stage slots run one after the other, each all "
         "micro-batches of a round, here %u; a line `round N` says how many",
         name, expected->str, found, reading->round);
-    return FALSE;
 }
 
 /* The W from @i on that belong to the round of @slot that begins with @first. */
@@ -147,9 +146,8 @@ fail(const Reading *reading, guint line, const char *what)
 {
     g_autofree char *name = rp_display_name(reading->orders->name);
 
-    g_set_error(reading->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: line %u: %s", name,
-                line, what);
-    return FALSE;
+    return rp_fail(reading->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: line %u: %s", name,
+                   line, what);
 }
 
 static gboolean

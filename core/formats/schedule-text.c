@@ -267,13 +267,12 @@ rp_schedule_file_write(const RpScheduleOps *schedule, const RpShape *shape, cons
     g_autoptr(GArray) order = g_array_new(FALSE, FALSE, sizeof(RpAction));
     RpSink sink;
 
-    if (schedule->mirrored) {
-        g_set_error(error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
-                    "%s has two copies of each stage, on two GPUs: a schedule file binds all of a "
-                    "stage to one; expected another schedule, or PyTorch's CSV",
-                    schedule->name);
-        return FALSE;
-    }
+    if (schedule->mirrored)
+        return rp_fail(
+            error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
+            "%s has two copies of each stage, on two GPUs: a schedule file binds all of a "
+            "stage to one; expected another schedule, or PyTorch's CSV",
+            schedule->name);
     rp_sink_init(&sink, stream);
     if (comment != NULL)
         g_string_append_printf(sink.text, "# %s\n", comment);

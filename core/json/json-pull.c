@@ -84,12 +84,11 @@ rp_json_pull_refuse(RpJsonPull *pull, const char *at, const char *key, const cha
     pull->failed = TRUE;
     g_autofree char *place = place_prefix(pull, key);
     g_autofree char *word = found != NULL ? NULL : word_at(pull, at);
-    g_set_error(pull->error, pull->domain, pull->code,
-                "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
-                ": %sexpected %s, found %s",
-                pull->file, line, (gsize)(at - line_start) + 1, place, expected,
-                found != NULL ? found : word);
-    return FALSE;
+    return rp_fail(pull->error, pull->domain, pull->code,
+                   "%s: line %" G_GUINT64_FORMAT ", column %" G_GSIZE_FORMAT
+                   ": %sexpected %s, found %s",
+                   pull->file, line, (gsize)(at - line_start) + 1, place, expected,
+                   found != NULL ? found : word);
 }
 
 static void

@@ -26,6 +26,8 @@
  */
 #include "core/partition/private.h"
 
+#include "core/base/quote.h"
+
 #define SAMPLES 24 /* t tried before the sweep: a good first best makes its jumps long */
 
 typedef struct {
@@ -323,11 +325,11 @@ check_memory(const Table *table, GError **error)
                             : phase == RP_PHASE_BACKWARD ? "backward"
                                                          : "forward";
         guint64 bytes = rp_stage_memory_bytes(table->profile, (RpInterval){i, 1}, phase);
-        g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY,
-                    "layer %u (%s) alone needs %" G_GUINT64_FORMAT
-                    " bytes of device memory to run %s, the limit is %" G_GUINT64_FORMAT " bytes",
-                    i, name != NULL ? name : "unnamed", bytes, doing, table->memory_bytes);
-        return FALSE;
+        return rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY,
+                       "layer %u (%s) alone needs %" G_GUINT64_FORMAT
+                       " bytes of device memory to run %s, the limit is %" G_GUINT64_FORMAT
+                       " bytes",
+                       i, name != NULL ? name : "unnamed", bytes, doing, table->memory_bytes);
     }
     return TRUE;
 }

@@ -4,6 +4,8 @@
  */
 #include "core/partition/partition.h"
 
+#include "core/base/quote.h"
+
 /* A stage list is at most as long as a profile, and so is a stage. */
 #define MAX_STAGES 65536
 #define MAX_BLOCKS 65536
@@ -207,10 +209,9 @@ static gboolean
 expected(const char *text, const char *at, const char *what, GError **error)
 {
     g_autofree char *found = describe(at);
-    g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
-                "stage list, position %" G_GSIZE_FORMAT ": expected %s, found %s",
-                (gsize)(at - text) + 1, what, found);
-    return FALSE;
+    return rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
+                   "stage list, position %" G_GSIZE_FORMAT ": expected %s, found %s",
+                   (gsize)(at - text) + 1, what, found);
 }
 
 /* Reads digits at *@at into @number and moves behind them. */
@@ -224,14 +225,13 @@ parse_number(const char *text, const char **at, guint64 least, guint64 most, con
         value = MIN(value * 10 + (guint64)g_ascii_digit_value(**at), most + 1);
     if (*at == start)
         return expected(text, start, what, error);
-    if (value < least || value > most) {
-        g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
-                    "stage list, position %" G_GSIZE_FORMAT ": expected %s from %" G_GUINT64_FORMAT
-                    " to %" G_GUINT64_FORMAT ", found %.*s%s",
-                    (gsize)(start - text) + 1, what, least, most, (int)MIN(*at - start, 20), start,
-                    *at - start > 20 ? "..." : "");
-        return FALSE;
-    }
+    if (value < least || value > most)
+        return rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
+                       "stage list, position %" G_GSIZE_FORMAT
+                       ": expected %s from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
+                       ", found %.*s%s",
+                       (gsize)(start - text) + 1, what, least, most, (int)MIN(*at - start, 20),
+                       start, *at - start > 20 ? "..." : "");
     *number = (guint)value;
     return TRUE;
 }
@@ -321,10 +321,9 @@ check_sum(const char *what, guint64 blocks, guint expected_blocks, GError **erro
 {
     if (blocks == expected_blocks)
         return TRUE;
-    g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
-                "%s hold %" G_GUINT64_FORMAT " blocks, but the model has %u", what, blocks,
-                expected_blocks);
-    return FALSE;
+    return rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
+                   "%s hold %" G_GUINT64_FORMAT " blocks, but the model has %u", what, blocks,
+                   expected_blocks);
 }
 
 static guint64
@@ -340,11 +339,9 @@ static gboolean
 check_filled(const char *what, const RpInterval *stages, guint n, GError **error)
 {
     for (guint s = 0; s < n; s++) {
-        if (stages[s].count == 0) {
-            g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
-                        "%s %u of %u holds no layer", what, s + 1, n);
-            return FALSE;
-        }
+        if (stages[s].count == 0)
+            return rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
+                           "%s %u of %u holds no layer", what, s + 1, n);
     }
     return TRUE;
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/profile/private.h"
 
@@ -436,10 +437,9 @@ rp_profile_check_full(const RpProfile *profile, GError **error)
         missing = "links.d2h_gb_per_s";
     if (missing == NULL)
         return TRUE;
-    g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FIDELITY,
-                "the profile of %s lacks %s: it serves `compute` fidelity only",
-                *profile->model ? profile->model : "this model", missing);
-    return FALSE;
+    return rp_fail(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_FIDELITY,
+                   "the profile of %s lacks %s: it serves `compute` fidelity only",
+                   *profile->model ? profile->model : "this model", missing);
 }
 
 void

@@ -344,9 +344,8 @@ fail(const char *path, const char *reason, GError **error)
 {
     g_autofree char *shown = rp_display_name(path);
 
-    g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, "%s: cannot write: %s", shown,
-                reason);
-    return FALSE;
+    return rp_fail(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, "%s: cannot write: %s", shown,
+                   reason);
 }
 
 /* Pipes and devices cannot be renamed over. */

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "core/base/quote.h"
 #include "core/schedules/given.h"
 #include "core/schedules/schedules.h"
 
@@ -374,20 +375,18 @@ check_orders(const RpScheduleOps *schedule, const RpShape *shape, GError **error
 
             if (check_action(schedule, shape, g, action, made))
                 continue;
-            g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN,
-                        "gpu %u, action %u: expected F, B, I or W of a stage of that gpu, each "
-                        "once, found kind %u of stage %u, micro-batch %u",
-                        g, i, action->kind, action->stage, action->micro_batch);
-            return FALSE;
+            return rp_fail(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN,
+                           "gpu %u, action %u: expected F, B, I or W of a stage of that gpu, each "
+                           "once, found kind %u of stage %u, micro-batch %u",
+                           g, i, action->kind, action->stage, action->micro_batch);
         }
     }
     for (gsize i = 0; i < n; i++)
-        if (made[i] != (OUTPUT | INPUT | WEIGHT)) {
-            g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN,
-                        "expected F and B, or F, I and W, of stage %u, micro-batch %u in its order",
-                        (guint)(i / shape->micro_batches), (guint)(i % shape->micro_batches));
-            return FALSE;
-        }
+        if (made[i] != (OUTPUT | INPUT | WEIGHT))
+            return rp_fail(
+                error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN,
+                "expected F and B, or F, I and W, of stage %u, micro-batch %u in its order",
+                (guint)(i / shape->micro_batches), (guint)(i % shape->micro_batches));
     return TRUE;
 }
 

@@ -51,11 +51,9 @@ rp_schedule_add(const RpScheduleOps *schedule, GError **error)
     const char *fault = find_fault(schedule);
     guint end = 0;
 
-    if (fault != NULL) {
-        g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN, "schedule \"%s\": %s",
-                    schedule->name != NULL ? schedule->name : "", fault);
-        return FALSE;
-    }
+    if (fault != NULL)
+        return rp_fail(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_OWN, "schedule \"%s\": %s",
+                       schedule->name != NULL ? schedule->name : "", fault);
     while (schedules[end] != NULL)
         end++;
     schedules[end] = schedule;

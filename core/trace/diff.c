@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/base/quote.h"
 #include "core/trace/report.h"
 
 /* Results of a comparison of two traces: rankings, sums by kind and stage, names of tasks. */
@@ -184,9 +185,8 @@ mismatch(const Complaint *complaint, const char *format, ...)
     va_start(arguments, format);
     g_autofree char *text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    g_set_error(complaint->error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_MISMATCH,
-                "the traces do not belong together: %s", text);
-    return FALSE;
+    return rp_fail(complaint->error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_MISMATCH,
+                   "the traces do not belong together: %s", text);
 }
 
 static gboolean
@@ -222,28 +222,23 @@ choose_iterations(RpTraceDiff *diff, const RpTrace *const *traces, const char *c
 
     for (guint side = 0; side < RP_N_TRACE_SIDES; side++) {
         iterations_of(traces[side], &first[side], &end[side]);
-        if (end[side] == 0) {
-            g_set_error(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ITERATIONS,
-                        "%s: expected compute actions, found none", names[side]);
-            return FALSE;
-        }
+        if (end[side] == 0)
+            return rp_fail(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ITERATIONS,
+                           "%s: expected compute actions, found none", names[side]);
         if (options->end_iteration > 0 &&
             (options->first_iteration < first[side] || options->end_iteration > end[side] ||
-             options->first_iteration >= options->end_iteration)) {
-            g_set_error(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ITERATIONS,
-                        "expected iterations of %s, which has %u:%u, found %u:%u", names[side],
-                        first[side], end[side], options->first_iteration, options->end_iteration);
-            return FALSE;
-        }
+             options->first_iteration >= options->end_iteration))
+            return rp_fail(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ITERATIONS,
+                           "expected iterations of %s, which has %u:%u, found %u:%u", names[side],
+                           first[side], end[side], options->first_iteration,
+                           options->end_iteration);
     }
     diff->first_iteration = MAX(first[0], first[1]);
     diff->end_iteration = MIN(end[0], end[1]);
-    if (diff->first_iteration >= diff->end_iteration) {
-        g_set_error(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ITERATIONS,
-                    "no iteration in common: %s has %u to %u, %s has %u to %u", names[0], first[0],
-                    end[0] - 1, names[1], first[1], end[1] - 1);
-        return FALSE;
-    }
+    if (diff->first_iteration >= diff->end_iteration)
+        return rp_fail(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ITERATIONS,
+                       "no iteration in common: %s has %u to %u, %s has %u to %u", names[0],
+                       first[0], end[0] - 1, names[1], first[1], end[1] - 1);
     if (options->end_iteration > 0) {
         diff->first_iteration = options->first_iteration;
         diff->end_iteration = options->end_iteration;

@@ -84,9 +84,8 @@ fail(GError **error, const RpSafetensors *file, const char *tensor, const char *
     g_autofree char *shown = rp_display_name(rp_safetensors_path(file));
     g_autofree char *quoted = rp_quote(tensor);
 
-    g_set_error(error, RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_TENSOR,
-                "%s: tensor %s: expected %s, found %s", shown, quoted, expected, found);
-    return FALSE;
+    return rp_fail(error, RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_TENSOR,
+                   "%s: tensor %s: expected %s, found %s", shown, quoted, expected, found);
 }
 
 /* Whether @tensor is [@rows,@columns], fp32 as peft keeps them, or as the base is stored. */

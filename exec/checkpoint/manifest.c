@@ -422,11 +422,9 @@ manifest_read(const char *path, Manifest *manifest, GError **error)
     g_autoptr(GError) local = NULL;
     g_autoptr(GMappedFile) map = rp_file_map(file, &local);
 
-    if (map == NULL) {
-        g_set_error_literal(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT,
-                            local->message);
-        return FALSE;
-    }
+    if (map == NULL)
+        return rp_fail(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT, "%s",
+                       local->message);
     if (g_mapped_file_get_length(map) > MAX_MANIFEST_BYTES)
         return rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, file,
                                   "expected at most %" G_GSIZE_FORMAT

@@ -20,8 +20,7 @@ rp_checkpoint_fail(GError **error, RpCheckpointError code, const char *path, con
     va_start(arguments, format);
     g_autofree char *message = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    g_set_error(error, RP_CHECKPOINT_ERROR, code, "%s: %s", shown, message);
-    return FALSE;
+    return rp_fail(error, RP_CHECKPOINT_ERROR, code, "%s: %s", shown, message);
 }
 
 gboolean
@@ -29,11 +28,10 @@ rp_checkpoint_fail_errno(GError **error, const char *verb, const char *path, int
 {
     g_autofree char *shown = rp_display_name(path);
 
-    g_set_error(error, RP_CHECKPOINT_ERROR,
-                number == ENOSPC || number == EDQUOT ? RP_CHECKPOINT_ERROR_NO_SPACE
-                                                     : RP_CHECKPOINT_ERROR_WRITE,
-                "cannot %s \"%s\": %s", verb, shown, g_strerror(number));
-    return FALSE;
+    return rp_fail(error, RP_CHECKPOINT_ERROR,
+                   number == ENOSPC || number == EDQUOT ? RP_CHECKPOINT_ERROR_NO_SPACE
+                                                        : RP_CHECKPOINT_ERROR_WRITE,
+                   "cannot %s \"%s\": %s", verb, shown, g_strerror(number));
 }
 
 gboolean

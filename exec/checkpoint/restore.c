@@ -301,10 +301,8 @@ verify(const char *path, RpServers *servers, GError **error)
         rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, good ? "" : own->message, error);
 
     for (guint r = 0; told != NULL && told[r] != NULL; r++)
-        if (*told[r] != '\0') {
-            g_set_error_literal(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT, told[r]);
-            return FALSE;
-        }
+        if (*told[r] != '\0')
+            return rp_fail(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT, "%s", told[r]);
     return told != NULL;
 }
 

@@ -141,11 +141,10 @@ fail_no_space(const RpCheckpointSave *save, guint64 left, const char *cause, GEr
     g_autofree char *shown = rp_display_name(save->path);
     gboolean enough = cause != NULL && left >= save->needed_bytes;
 
-    g_set_error(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE,
-                "cannot write \"%s\": no space left: expected %" G_GUINT64_FORMAT
-                " bytes of free disk space, found %" G_GUINT64_FORMAT "%s%s",
-                shown, save->needed_bytes, left, enough ? ": " : "", enough ? cause : "");
-    return FALSE;
+    return rp_fail(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_NO_SPACE,
+                   "cannot write \"%s\": no space left: expected %" G_GUINT64_FORMAT
+                   " bytes of free disk space, found %" G_GUINT64_FORMAT "%s%s",
+                   shown, save->needed_bytes, left, enough ? ": " : "", enough ? cause : "");
 }
 
 static gboolean

@@ -345,11 +345,9 @@ rp_checkpoint_state_load(const char *path, RpCheckpointState *state, GError **er
     g_autoptr(GError) cause = NULL;
     g_autoptr(GMappedFile) map = rp_file_map(file, &cause);
 
-    if (map == NULL) {
-        g_set_error_literal(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT,
-                            cause->message);
-        return FALSE;
-    }
+    if (map == NULL)
+        return rp_fail(error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_CORRUPT, "%s",
+                       cause->message);
     const char *text = g_mapped_file_get_contents(map);
     return rp_checkpoint_state_parse(shown, text != NULL ? text : "", g_mapped_file_get_length(map),
                                      state, error);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/cuda/probe.h"
@@ -29,13 +30,12 @@ take_memory(const RpCudaDevice *device, void **memory, guint64 bytes, guint64 ne
         g_propagate_error(error, g_steal_pointer(&problem));
         return FALSE;
     }
-    g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
-                "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, of %" G_GUINT64_FORMAT
-                " bytes %" G_GUINT64_FORMAT
-                " are free: use more stages or smaller micro-batches, or free the device",
-                device->gpu.index, needed_bytes, (guint64)total_bytes,
-                (guint64)free_bytes + device->bytes);
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
+                   "device %u: the plan needs %" G_GUINT64_FORMAT " bytes, of %" G_GUINT64_FORMAT
+                   " bytes %" G_GUINT64_FORMAT
+                   " are free: use more stages or smaller micro-batches, or free the device",
+                   device->gpu.index, needed_bytes, (guint64)total_bytes,
+                   (guint64)free_bytes + device->bytes);
 }
 
 static gboolean
@@ -247,11 +247,10 @@ check_count(const RpPlan *plan, guint count, gboolean shared, GError **error)
 {
     if (count > 0 && (shared || rp_plan_gpus(plan) <= count))
         return TRUE;
-    g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
-                "the plan is for %u devices, CUDA finds %u: use fewer, or make more of them "
-                "visible",
-                rp_plan_gpus(plan), count);
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+                   "the plan is for %u devices, CUDA finds %u: use fewer, or make more of them "
+                   "visible",
+                   rp_plan_gpus(plan), count);
 }
 
 static int

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/base/quote.h"
 #include "exec/cuda/runtime/runtime.h"
 #include "exec/device/error.h"
 #include "exec/system/clock.h"
@@ -247,13 +248,12 @@ check_memory(guint64 bytes, GError **error)
         return TRUE;
     g_autofree char *what = rp_memory_limit_describe(&limit);
 
-    g_set_error(
+    return rp_fail(
         error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
         "host memory: %" G_GUINT64_FORMAT " bytes are needed, %" G_GUINT64_FORMAT
         " are available: use a smaller model or shorter sequences, or free some memory; the "
         "limit is %s",
         bytes, limit.bytes, what);
-    return FALSE;
 }
 
 RpCudaHostArena *

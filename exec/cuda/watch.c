@@ -3,6 +3,7 @@
  *
  * A device that waits for one that has failed keeps its worker inside a full queue, and the worker
  * of the one that has failed waits for that worker: then nobody else would check. */
+#include "core/base/quote.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/system/clock.h"
 
@@ -16,8 +17,7 @@ rp_cuda_go_on(RpCuda *cuda, GError **error)
 {
     if (!atomic_load(&cuda->cancelled))
         return TRUE;
-    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
-    return FALSE;
+    return rp_fail(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
 }
 
 /* Sleeps. Returns: FALSE if the watcher is to end */

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "exec/device/batch-feed.h"
 #include "exec/device/error.h"
@@ -418,11 +419,11 @@ run_expand(const RpDeviceAction *action, GError **error)
 static gboolean
 refuse(const RpDeviceAction *action, GError **error)
 {
-    g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_PLAN,
-                "the %s backend runs a backward as a whole, and has no %s: use a schedule that "
-                "neither splits nor merges actions",
-                kernels_of(action)->name, rp_task_kind_name((RpTaskKind)action->task->task.kind));
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_PLAN,
+                   "the %s backend runs a backward as a whole, and has no %s: use a schedule that "
+                   "neither splits nor merges actions",
+                   kernels_of(action)->name,
+                   rp_task_kind_name((RpTaskKind)action->task->task.kind));
 }
 
 static gboolean

@@ -2,6 +2,8 @@
 #include <float.h>
 #include <math.h>
 
+#include "core/base/quote.h"
+
 #include "exec/device/host-state-private.h"
 
 gboolean
@@ -41,12 +43,11 @@ rp_host_state_take_loss(RpHostState *host_state, guint64 iteration, guint32 micr
         return TRUE;
     }
     g_autofree char *place = describe_place(host_state, broken);
-    g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_LOSS,
-                "step %" G_GUINT64_FORMAT ": the loss is not a number (micro-batch %u); it "
-                "appeared first %s; a lower optimizer.learning_rate or clipping "
-                "(optimizer.max_grad_norm) may avoid it",
-                step, micro_batch, place);
-    return FALSE;
+    return rp_fail(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_LOSS,
+                   "step %" G_GUINT64_FORMAT ": the loss is not a number (micro-batch %u); it "
+                   "appeared first %s; a lower optimizer.learning_rate or clipping "
+                   "(optimizer.max_grad_norm) may avoid it",
+                   step, micro_batch, place);
 }
 
 static guint
@@ -64,11 +65,10 @@ rp_host_state_fail_gradient(const RpHostState *host_state, guint layer, GError *
 {
     g_autofree char *name = rp_host_state_describe_layer(host_state->network, layer);
 
-    g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT,
-                "step %" G_GUINT64_FORMAT ": the gradient of %s is not finite; "
-                "a lower learning rate or clipping may avoid it",
-                host_state->state.n_iterations + 1, name);
-    return FALSE;
+    return rp_fail(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT,
+                   "step %" G_GUINT64_FORMAT ": the gradient of %s is not finite; "
+                   "a lower learning rate or clipping may avoid it",
+                   host_state->state.n_iterations + 1, name);
 }
 
 /* No scale makes a forward fit: then the remedy is another. */
@@ -83,24 +83,23 @@ give_up(RpHostState *host_state, guint64 step, const double *sums, GError **erro
     if (last.step + host_state->n_skipped > step) { /* @step's own decision may not be there yet */
         g_autofree char *place = describe_place(host_state, last.broken);
 
-        g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_LOSS,
-                    "step %" G_GUINT64_FORMAT ": %u steps in a row overflowed fp16 and were "
-                    "skipped; the loss was not finite last in step %" G_GUINT64_FORMAT
-                    ", micro-batch %u, first %s: use dtype: bf16 or a lower "
-                    "optimizer.learning_rate, or wait longer (loss_scale.max_skipped)",
-                    step, host_state->n_skipped, last.step, last.micro_batch, place);
-        return FALSE;
+        return rp_fail(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_LOSS,
+                       "step %" G_GUINT64_FORMAT ": %u steps in a row overflowed fp16 and were "
+                       "skipped; the loss was not finite last in step %" G_GUINT64_FORMAT
+                       ", micro-batch %u, first %s: use dtype: bf16 or a lower "
+                       "optimizer.learning_rate, or wait longer (loss_scale.max_skipped)",
+                       step, host_state->n_skipped, last.step, last.micro_batch, place);
     }
     g_autofree char *name =
         rp_host_state_describe_layer(host_state->network, first_broken(host_state, sums));
-    g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT,
-                "step %" G_GUINT64_FORMAT ": %u steps in a row overflowed fp16 and were skipped; "
-                "the gradient of %s is not finite although the loss scale is down to %g: use "
-                "dtype: bf16, a lower "
-                "loss_scale.initial or a lower optimizer.learning_rate, or wait longer "
-                "(loss_scale.max_skipped)",
-                step, host_state->n_skipped, name, host_state->state.loss_scale.scale);
-    return FALSE;
+    return rp_fail(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_GRADIENT,
+                   "step %" G_GUINT64_FORMAT
+                   ": %u steps in a row overflowed fp16 and were skipped; "
+                   "the gradient of %s is not finite although the loss scale is down to %g: use "
+                   "dtype: bf16, a lower "
+                   "loss_scale.initial or a lower optimizer.learning_rate, or wait longer "
+                   "(loss_scale.max_skipped)",
+                   step, host_state->n_skipped, name, host_state->state.loss_scale.scale);
 }
 
 gboolean

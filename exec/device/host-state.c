@@ -1,5 +1,7 @@
 #include "exec/device/host-state-private.h"
 
+#include "core/base/quote.h"
+
 G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
 
 G_DEFINE_QUARK(rp_host_state_error, rp_host_state_error)
@@ -13,11 +15,11 @@ check_buffer(const RpHostState *host_state, guint layer, const char *what, guint
 
     if (has >= bytes)
         return TRUE;
-    g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
-                "layer %u: the plan has %" G_GUINT64_FORMAT " bytes for its %s, the network needs "
-                "%" G_GUINT64_FORMAT ": the profile is not of this network",
-                layer, has, what, bytes);
-    return FALSE;
+    return rp_fail(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
+                   "layer %u: the plan has %" G_GUINT64_FORMAT
+                   " bytes for its %s, the network needs "
+                   "%" G_GUINT64_FORMAT ": the profile is not of this network",
+                   layer, has, what, bytes);
 }
 
 static gboolean
@@ -52,12 +54,10 @@ check_layer(RpHostState *host_state, guint index, GError **error)
 static gboolean
 check_layers(RpHostState *host_state, GError **error)
 {
-    if (rp_plan_n_layers(host_state->plan) != host_state->n_layers) {
-        g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
-                    "the plan has %u layers, the network %u: the profile is not of this network",
-                    rp_plan_n_layers(host_state->plan), host_state->n_layers);
-        return FALSE;
-    }
+    if (rp_plan_n_layers(host_state->plan) != host_state->n_layers)
+        return rp_fail(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_PLAN,
+                       "the plan has %u layers, the network %u: the profile is not of this network",
+                       rp_plan_n_layers(host_state->plan), host_state->n_layers);
     for (guint l = 0; l < host_state->n_layers; l++)
         if (!check_layer(host_state, l, error))
             return FALSE;
@@ -332,10 +332,9 @@ rp_host_state_attach(RpHostState *host_state, void *memory, guint64 bytes, GErro
     for (guint l = 0; l < host_state->n_layers; l++) {
         if (layer_fits(host_state, l, bytes))
             continue;
-        g_set_error(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_MEMORY,
-                    "layer %u lies outside of the host's arena of %" G_GUINT64_FORMAT " bytes", l,
-                    bytes);
-        return FALSE;
+        return rp_fail(error, RP_HOST_STATE_ERROR, RP_HOST_STATE_ERROR_MEMORY,
+                       "layer %u lies outside of the host's arena of %" G_GUINT64_FORMAT " bytes",
+                       l, bytes);
     }
     host_state->memory = memory;
     for (guint i = 0; i < rp_plan_n_decisions(host_state->plan); i++)

@@ -7,6 +7,8 @@
  */
 #include "exec/engine/engine-private.h"
 
+#include "core/base/quote.h"
+
 void
 rp_batch_init(RpBatch *batch, const RpEngine *engine)
 {
@@ -145,10 +147,9 @@ resolve_waits(RpEngine *engine, RpBatch *batch, RpEngineTask *task, const RpTask
             g_autofree char *first = rp_task_describe(engine->plan, task->task.id);
             g_autofree char *second = rp_task_describe(engine->plan, dependencies[i].task);
 
-            g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN,
-                        "the plan cannot run: %s waits for %s, which does not come before it",
-                        first, second);
-            return FALSE;
+            return rp_fail(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN,
+                           "the plan cannot run: %s waits for %s, which does not come before it",
+                           first, second);
         }
         if (!is_late(engine, from, &dependencies[i]))
             add_wait(engine, batch, task, &dependencies[i], &task->n_waits);
@@ -190,8 +191,8 @@ copy_task(RpEngine *engine, RpBatch *batch, gsize i, GError **error)
     if (from->lane >= engine->n_lanes) {
         g_autofree char *text = rp_task_describe(engine->plan, batch->first_id + i);
 
-        g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN, "the plan cannot run: %s", text);
-        return FALSE;
+        return rp_fail(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN, "the plan cannot run: %s",
+                       text);
     }
     *task = (RpEngineTask){.task = {.task = *from, .id = batch->first_id + i}};
     task->position = engine->n_planned[from->lane]++;

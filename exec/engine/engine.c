@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/base/quote.h"
 #include "exec/system/clock.h"
 
 /* The threads of the engine.
@@ -24,10 +25,8 @@ issue_wait(RpEngine *engine, RpBackendLane *lane, const RpEngineWait *wait, GErr
 {
     const guint32 other = wait->task->task.task.lane;
 
-    if (!rp_counter_wait(&engine->progress[other], wait->task->position + 1)) {
-        g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
-        return FALSE;
-    }
+    if (!rp_counter_wait(&engine->progress[other], wait->task->position + 1))
+        return rp_fail(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
     return !rp_engine_is_device_lane(engine, other) ||
            engine->backend->ops->wait(engine->backend, lane, wait->task->end, wait->delay_ns,
                                       error);
@@ -87,10 +86,8 @@ run_host(RpEngine *engine, const RpBatch *batch, RpEngineTask *task, GError **er
         const RpEngineWait *wait = &g_array_index(batch->waits, RpEngineWait, task->first_wait + i);
         const guint32 other = wait->task->task.task.lane;
 
-        if (!rp_counter_wait(&engine->progress[other], wait->task->position + 1)) {
-            g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
-            return FALSE;
-        }
+        if (!rp_counter_wait(&engine->progress[other], wait->task->position + 1))
+            return rp_fail(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
         if (rp_engine_is_device_lane(engine, other) &&
             !backend->ops->wait_host(backend, wait->task->end, error))
             return FALSE;
@@ -232,9 +229,8 @@ start_thread(pthread_t *thread, void *(*run)(void *data), void *data, GError **e
 
     if (code == 0)
         return TRUE;
-    g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_SYSTEM, "cannot start a worker thread: %s",
-                g_strerror(code));
-    return FALSE;
+    return rp_fail(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_SYSTEM,
+                   "cannot start a worker thread: %s", g_strerror(code));
 }
 
 static gboolean
@@ -383,11 +379,10 @@ check_arenas(RpEngine *engine, GError **error)
         if (!engine->opened) {
             engine->arena_bytes[a] = MAX(engine->arena_bytes[a], bytes);
         } else if (bytes > engine->arena_bytes[a]) {
-            g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN,
-                        "arena %u grew from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
-                        " bytes after it was opened: plan two iterations before the first runs",
-                        a, engine->arena_bytes[a], bytes);
-            return FALSE;
+            return rp_fail(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_PLAN,
+                           "arena %u grew from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
+                           " bytes after it was opened: plan two iterations before the first runs",
+                           a, engine->arena_bytes[a], bytes);
         }
     }
     if (engine->opened)

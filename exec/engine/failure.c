@@ -9,6 +9,7 @@
  * back, nor does any thread that calls that device. So only the ender waits for all of them, and
  * callers wait for the ender for a limited time. Everything that a thread which comes back late may
  * touch must then stay: see rp_engine_stop(). */
+#include "core/base/quote.h"
 #include "exec/engine/engine-private.h"
 #include "exec/system/clock.h"
 
@@ -104,19 +105,16 @@ rp_engine_set_failure(RpEngine *engine, GError **error)
     pthread_mutex_unlock(&engine->failure_lock);
 
     /* the task is still in the plan: only batches that are over are retired */
-    if (id < rp_plan_first_id(engine->plan) || id >= rp_plan_end_id(engine->plan)) {
-        g_set_error_literal(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, message);
-        return FALSE;
-    }
+    if (id < rp_plan_first_id(engine->plan) || id >= rp_plan_end_id(engine->plan))
+        return rp_fail(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, "%s", message);
     const guint32 lane = rp_plan_task(engine->plan, id)->lane;
     const guint32 device = rp_plan_lane_device(engine->plan, lane);
     g_autofree char *text = rp_task_describe(engine->plan, id);
     g_autofree char *place =
         device == RP_NONE ? g_strdup("host, ") : g_strdup_printf("gpu %u, ", device);
 
-    g_set_error(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, "%s%s lane: %s: %s", place,
-                rp_lane_name(rp_plan_lane_kind(engine->plan, lane)), text, message);
-    return FALSE;
+    return rp_fail(error, RP_ENGINE_ERROR, RP_ENGINE_ERROR_TASK, "%s%s lane: %s: %s", place,
+                   rp_lane_name(rp_plan_lane_kind(engine->plan, lane)), text, message);
 }
 
 G_DEFINE_QUARK(rp_engine_error, rp_engine_error)

@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include "core/base/quote.h"
 #include "exec/engine/counter.h"
 #include "exec/system/clock.h"
 
@@ -285,8 +286,7 @@ rp_soft_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error)
 {
     if (rp_counter_wait(&event->lane->happened, event->record))
         return TRUE;
-    g_set_error_literal(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
-    return FALSE;
+    return rp_fail(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
 }
 
 gint64

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/base/quote.h"
 #include "exec/device/action.h"
 #include "exec/device/device.h"
 #include "exec/device/error.h"
@@ -40,12 +41,11 @@ open_arena(Host *host, guint index, guint64 bytes, GError **error)
     if (memory == MAP_FAILED) {
         g_autofree char *who =
             index < host->map.gpus ? g_strdup_printf("device %u", index) : g_strdup("the host");
-        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
-                    "cannot get %" G_GUINT64_FORMAT
-                    " bytes of memory for %s: %s; use fewer devices, smaller micro-batches or a "
-                    "smaller model",
-                    bytes, who, g_strerror(errno));
-        return FALSE;
+        return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
+                       "cannot get %" G_GUINT64_FORMAT
+                       " bytes of memory for %s: %s; use fewer devices, smaller micro-batches or a "
+                       "smaller model",
+                       bytes, who, g_strerror(errno));
     }
     (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a system without them works as well */
     host->map.memory[index] = memory;
@@ -79,12 +79,11 @@ reserve(const Host *host, GError **error)
     g_autofree char *what =
         limit.name != NULL ? rp_memory_limit_describe(&limit) : g_strdup("the system's");
 
-    g_set_error(
+    return rp_fail(
         error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MEMORY,
         "matmuls of %u devices need %u x %zu bytes of address space, there is room for %u of "
         "them: use fewer devices or raise the limit, which is %s",
         gpus, gpus, RP_HOST_MATMUL_BUFFER_BYTES, n, what);
-    return FALSE;
 }
 
 static gboolean

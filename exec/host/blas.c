@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "core/base/file.h"
+#include "core/base/quote.h"
 #include "exec/host/kernels.h"
 
 #define LIBRARY "libopenblas.so.0"
@@ -164,10 +165,8 @@ rp_host_reserve_matmul(guint threads, guint *n, GError **error)
 {
     const RpBlas *blas = rp_host_blas();
 
-    if (blas == NULL) {
-        g_set_error_literal(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, rp_host_blas_problem());
-        return FALSE;
-    }
+    if (blas == NULL)
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s", rp_host_blas_problem());
     *n = reserve(blas, threads);
     return TRUE;
 }

@@ -46,10 +46,9 @@ rp_lowbit_source_stack(RpLowbitSource *stack, GError **error)
             piece->is_packed ? rp_lowbit_name(piece->format) : piece->tensor->dtype_name;
         g_autofree char *found = rp_safetensor_describe(type, piece->shape, piece->rank);
 
-        g_set_error(error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_SHAPE,
-                    "%s: tensor %s: expected %s%s, found %s", shown, quoted,
-                    alike ? "whole blocks of " : "", rp_lowbit_name(first->format), found);
-        return FALSE;
+        return rp_fail(error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_SHAPE,
+                       "%s: tensor %s: expected %s%s, found %s", shown, quoted,
+                       alike ? "whole blocks of " : "", rp_lowbit_name(first->format), found);
     }
     return TRUE;
 }

@@ -86,11 +86,11 @@ fail(const char *file, const char *name, RpDtype dtype, gsize index, const guint
     g_autofree char *quoted = rp_quote(name);
     g_autofree char *place = place_of(index, shape, rank);
 
-    g_set_error(error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
-                "%s: tensor %s: expected finite values in %s, found one that is infinite or NaN at "
-                "[%s]",
-                shown, quoted, rp_dtype_name(dtype), place);
-    return FALSE;
+    return rp_fail(
+        error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
+        "%s: tensor %s: expected finite values in %s, found one that is infinite or NaN at "
+        "[%s]",
+        shown, quoted, rp_dtype_name(dtype), place);
 }
 
 gboolean
@@ -123,11 +123,11 @@ check_offset(RpLowbit format, const RpSafetensor *tensor, const void *packed, GE
         return TRUE;
     g_autofree char *shown = rp_display_name(tensor->file);
     g_autofree char *quoted = rp_quote(tensor->name);
-    g_set_error(error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
-                "%s: tensor %s: expected values that %s can hold, found ones whose scales have an "
-                "infinite sum",
-                shown, quoted, rp_lowbit_name(format));
-    return FALSE;
+    return rp_fail(
+        error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
+        "%s: tensor %s: expected values that %s can hold, found ones whose scales have an "
+        "infinite sum",
+        shown, quoted, rp_lowbit_name(format));
 }
 
 gboolean

@@ -37,8 +37,7 @@ static gboolean G_GNUC_PRINTF(5, 6) fail(const char *file, const char *name, RpL
     va_start(arguments, format);
     g_autofree char *text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    g_set_error(error, RP_LOWBIT_ERROR, code, "%s: tensor %s: %s", shown, quoted, text);
-    return FALSE;
+    return rp_fail(error, RP_LOWBIT_ERROR, code, "%s: tensor %s: %s", shown, quoted, text);
 }
 
 static const RpSafetensor *

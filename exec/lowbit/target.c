@@ -82,11 +82,10 @@ add_mxfp4(RpSafetensorsWriter *writer, const char *name, const guint64 *shape, g
 
     if (rank == RP_SAFETENSORS_MAX_RANK || shape[rank - 1] % RP_MXFP4_BLOCK != 0) {
         g_autofree char *quoted = rp_quote(name);
-        g_set_error(error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_SHAPE,
-                    "tensor %s: expected rows of a multiple of 32 values for mxfp4, found "
-                    "%" G_GUINT64_FORMAT,
-                    quoted, shape[rank - 1]);
-        return FALSE;
+        return rp_fail(error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_SHAPE,
+                       "tensor %s: expected rows of a multiple of 32 values for mxfp4, found "
+                       "%" G_GUINT64_FORMAT,
+                       quoted, shape[rank - 1]);
     }
     memcpy(blocks, shape, rank * sizeof *blocks);
     blocks[rank - 1] /= RP_MXFP4_BLOCK;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
 #include "exec/system/clock.h"
@@ -98,8 +99,7 @@ report(const RpMeasurer *measurer, double share, GError **error)
     if (options->progress == NULL ||
         options->progress(done, measurer->n_measures * each, options->user_data))
         return TRUE;
-    g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "the measurement was cancelled");
-    return FALSE;
+    return rp_fail(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "the measurement was cancelled");
 }
 
 /* The parts to run, and their data. */
@@ -243,14 +243,14 @@ rp_measure_check_memory(guint64 bytes, GError **error)
         return TRUE;
     g_autofree char *what = rp_memory_limit_describe(&limit);
 
-    g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
-                "host memory: %" G_GUINT64_FORMAT
-                " bytes to measure in, and a sixteenth beside them, do not fit: there are "
-                "%" G_GUINT64_FORMAT
-                ", the limit is %s; use smaller micro-batches, or a timing file that was measured "
-                "elsewhere",
-                bytes, limit.bytes, what);
-    return FALSE;
+    return rp_fail(
+        error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
+        "host memory: %" G_GUINT64_FORMAT
+        " bytes to measure in, and a sixteenth beside them, do not fit: there are "
+        "%" G_GUINT64_FORMAT
+        ", the limit is %s; use smaller micro-batches, or a timing file that was measured "
+        "elsewhere",
+        bytes, limit.bytes, what);
 }
 
 void *

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
+
 /* Refusals, and the readers of values of which few are taken. */
 
 G_DEFINE_QUARK(rp_hf_config_error, rp_hf_config_error)
@@ -21,9 +23,8 @@ rp_config_fail(const RpConfigReader *reader, RpHfConfigError code, const char *k
     va_start(arguments, format);
     g_autofree char *text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    g_set_error(reader->pull.error, RP_HF_CONFIG_ERROR, code, "%s: %s: %s", reader->pull.file, key,
-                text);
-    return FALSE;
+    return rp_fail(reader->pull.error, RP_HF_CONFIG_ERROR, code, "%s: %s: %s", reader->pull.file,
+                   key, text);
 }
 
 gboolean

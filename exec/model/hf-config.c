@@ -278,8 +278,7 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     if (hint != NULL) {
         g_autofree char *shown = rp_display_name(path);
 
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: %s", shown, hint);
-        return FALSE;
+        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: %s", shown, hint);
     }
     path = inside != NULL ? inside : path;
     map = rp_file_map(path, error);
@@ -288,10 +287,9 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     gsize length = g_mapped_file_get_length(map);
     if (length > MAX_FILE_BYTES) {
         g_autofree char *shown = rp_display_name(path);
-        g_set_error(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_SYNTAX,
-                    "%s: expected at most %" G_GSIZE_FORMAT " bytes, found %" G_GSIZE_FORMAT, shown,
-                    MAX_FILE_BYTES, length);
-        return FALSE;
+        return rp_fail(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_SYNTAX,
+                       "%s: expected at most %" G_GSIZE_FORMAT " bytes, found %" G_GSIZE_FORMAT,
+                       shown, MAX_FILE_BYTES, length);
     }
     const char *text = g_mapped_file_get_contents(map);
     if (!rp_hf_config_parse(path, text != NULL ? text : "", length, config, error))
@@ -316,9 +314,8 @@ rp_hf_config_check_runs(const RpModel *model, GError **error)
         if (rp_architectures[i].runs)
             g_string_append_printf(names, "%s%s", names->len > 0 ? ", " : "",
                                    rp_architectures[i].hf_name);
-    g_set_error(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED,
-                "%s%sexpected one of %s, found %s", model->name != NULL ? model->name : "",
-                model->name != NULL ? ": " : "", names->str,
-                rp_architectures[model->architecture].hf_name);
-    return FALSE;
+    return rp_fail(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED,
+                   "%s%sexpected one of %s, found %s", model->name != NULL ? model->name : "",
+                   model->name != NULL ? ": " : "", names->str,
+                   rp_architectures[model->architecture].hf_name);
 }

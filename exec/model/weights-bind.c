@@ -15,9 +15,8 @@ fail(GError **error, RpWeightsError code, const char *file, const char *tensor,
     g_autofree char *shown = rp_display_name(file);
     g_autofree char *quoted = rp_quote(tensor);
 
-    g_set_error(error, RP_WEIGHTS_ERROR, (gint)code, "%s: tensor %s: expected %s, found %s", shown,
-                quoted, expected, found);
-    return FALSE;
+    return rp_fail(error, RP_WEIGHTS_ERROR, (gint)code, "%s: tensor %s: expected %s, found %s",
+                   shown, quoted, expected, found);
 }
 
 /* Whether @tensor has the shape and the type @dtype. */

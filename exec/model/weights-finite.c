@@ -174,11 +174,10 @@ check_piece(guint i, gpointer data, GError **error)
                                  ? g_strdup_printf("%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT,
                                                    at / weight->shape[1], at % weight->shape[1])
                                  : g_strdup_printf("%" G_GUINT64_FORMAT, at);
-    g_set_error(error, RP_WEIGHTS_ERROR, RP_WEIGHTS_ERROR_VALUE,
-                "%s: tensor %s: expected finite values in %s, found %.9g%s at [%s]", shown, quoted,
-                rp_dtype_name(search->dtype), (double)value,
-                isfinite(value) ? ", which is infinite there," : "", place);
-    return FALSE;
+    return rp_fail(error, RP_WEIGHTS_ERROR, RP_WEIGHTS_ERROR_VALUE,
+                   "%s: tensor %s: expected finite values in %s, found %.9g%s at [%s]", shown,
+                   quoted, rp_dtype_name(search->dtype), (double)value,
+                   isfinite(value) ? ", which is infinite there," : "", place);
 }
 
 /* Weights that stay packed, one after the other. */

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "core/base/quote.h"
+
 G_DEFINE_QUARK(rp_optimizer_error, rp_optimizer_error)
 
 RpOptimizer *
@@ -260,13 +262,11 @@ rp_optimizer_layer_restore(RpOptimizer *optimizer, RpOptimizerLayer *layer,
     RestoreJob job = {.layer = layer, .state = state};
 
     g_return_val_if_fail(rp_state_format_equal(state->form, layer->form), FALSE);
-    if (state->n_parameters != layer->n_parameters) {
-        g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_STATE,
-                    "the saved optimizer state is of %" G_GSIZE_FORMAT
-                    " parameters, the layer has %" G_GSIZE_FORMAT,
-                    state->n_parameters, layer->n_parameters);
-        return FALSE;
-    }
+    if (state->n_parameters != layer->n_parameters)
+        return rp_fail(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_STATE,
+                       "the saved optimizer state is of %" G_GSIZE_FORMAT
+                       " parameters, the layer has %" G_GSIZE_FORMAT,
+                       state->n_parameters, layer->n_parameters);
     rp_pool_run(optimizer->pool, 0, layer->n_parameters, RP_OPTIMIZER_GRANULE, restore_share, &job);
     restore_scales(layer, state);
     layer->n_steps = state->n_steps;

@@ -3,6 +3,7 @@
 #include <gio/gio.h>
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/json/json-write.h"
 #include "exec/system/pool.h"
 
@@ -224,10 +225,8 @@ write_weights(Run *run, GError **error)
             continue;
         if (!write_weight(run, i, error))
             return FALSE;
-        if (!run->progress(run->done, run->total, run->progress_data)) {
-            g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "stopped");
-            return FALSE;
-        }
+        if (!run->progress(run->done, run->total, run->progress_data))
+            return rp_fail(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "stopped");
     }
     return rp_weights_write_others(rp_weights_model(run->plain), run->published, run->others,
                                    run->writer, error) &&

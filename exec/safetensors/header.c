@@ -71,9 +71,8 @@ typedef struct {
 static gboolean
 fail_header(const Reader *reader, const char *expected, const char *found)
 {
-    g_set_error(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
-                "%s: header: expected %s, found %s", reader->file, expected, found);
-    return FALSE;
+    return rp_fail(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
+                   "%s: header: expected %s, found %s", reader->file, expected, found);
 }
 
 static gboolean G_GNUC_PRINTF(3, 4)
@@ -85,9 +84,8 @@ static gboolean G_GNUC_PRINTF(3, 4)
     va_start(arguments, format);
     g_autofree char *text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    g_set_error(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_TENSOR,
-                "%s: tensor %s: %s", reader->file, quoted, text);
-    return FALSE;
+    return rp_fail(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_TENSOR,
+                   "%s: tensor %s: %s", reader->file, quoted, text);
 }
 
 static gboolean
@@ -288,11 +286,10 @@ check_cover(const Reader *reader)
     }
     if (at == reader->data_bytes)
         return TRUE;
-    g_set_error(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
-                "%s: expected %" G_GUINT64_FORMAT
-                " bytes of data, as the header says, found %" G_GUINT64_FORMAT,
-                reader->file, at, reader->data_bytes);
-    return FALSE;
+    return rp_fail(reader->error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
+                   "%s: expected %" G_GUINT64_FORMAT
+                   " bytes of data, as the header says, found %" G_GUINT64_FORMAT,
+                   reader->file, at, reader->data_bytes);
 }
 
 gboolean
@@ -306,11 +303,9 @@ rp_safetensors_read_file(RpSafetensors *tensors, const char *name, const void *b
         .tensors = tensors, .file = file, .first = tensors->tensors->len, .error = error};
 
     g_ptr_array_add(tensors->files, file);
-    if (rp_file_is_pointer(bytes, length)) {
-        g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
-                    "%s: expected tensors, %s", file, RP_FILE_POINTER_WORDS);
-        return FALSE;
-    }
+    if (rp_file_is_pointer(bytes, length))
+        return rp_fail(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_HEADER,
+                       "%s: expected tensors, %s", file, RP_FILE_POINTER_WORDS);
     if (length < RP_SAFETENSORS_LENGTH_BYTES) {
         g_autofree char *found = g_strdup_printf("%" G_GSIZE_FORMAT, length);
         return fail_header(&reader, "at least 8 bytes in the file", found);

@@ -102,9 +102,9 @@ fail_index(const char *path, const char *name, GError **error, const char *expec
     g_autofree char *shown = rp_display_name(path);
     g_autofree char *quoted = rp_quote(name);
 
-    g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
-                "%s: tensor %s: expected it in %s, found it in %s", shown, quoted, expected, found);
-    return FALSE;
+    return rp_fail(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
+                   "%s: tensor %s: expected it in %s, found it in %s", shown, quoted, expected,
+                   found);
 }
 
 /* Whether the tensors of @shard, those from @first on, are the ones that the index puts there. */
@@ -150,10 +150,9 @@ add_shards(RpSafetensors *tensors, GError **error)
         return FALSE;
     if (g_mapped_file_get_length(map) > MAX_INDEX_BYTES) {
         g_autofree char *shown = rp_display_name(tensors->path);
-        g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
-                    "%s: expected at most %d bytes, found %" G_GSIZE_FORMAT, shown, MAX_INDEX_BYTES,
-                    g_mapped_file_get_length(map));
-        return FALSE;
+        return rp_fail(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
+                       "%s: expected at most %d bytes, found %" G_GSIZE_FORMAT, shown,
+                       MAX_INDEX_BYTES, g_mapped_file_get_length(map));
     }
     const char *text = g_mapped_file_get_contents(map);
     g_autoptr(GHashTable) shards = rp_safetensors_parse_index(

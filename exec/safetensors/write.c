@@ -336,11 +336,10 @@ check_complete(const RpSafetensorsWriter *writer, GError **error)
             continue;
         g_autofree char *shown = rp_display_name(target(writer, tensor->shard)->path);
         g_autofree char *quoted = rp_quote(tensor->name);
-        g_set_error(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INCOMPLETE,
-                    "cannot write \"%s\": tensor %s: expected %" G_GUINT64_FORMAT
-                    " bytes, found %" G_GUINT64_FORMAT,
-                    shown, quoted, tensor->bytes, tensor->written);
-        return FALSE;
+        return rp_fail(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INCOMPLETE,
+                       "cannot write \"%s\": tensor %s: expected %" G_GUINT64_FORMAT
+                       " bytes, found %" G_GUINT64_FORMAT,
+                       shown, quoted, tensor->bytes, tensor->written);
     }
     return TRUE;
 }

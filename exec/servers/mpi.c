@@ -2,6 +2,8 @@
 #include <limits.h>
 #include <mpi.h>
 
+#include "core/base/quote.h"
+
 #include "exec/servers/transport.h"
 
 struct _RpTransportMessage {
@@ -21,9 +23,8 @@ check(int code, const char *what, GError **error)
     if (code == MPI_SUCCESS)
         return TRUE;
     MPI_Error_string(code, text, &length);
-    g_set_error(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED, "cannot be reached: %s: %s",
-                what, text);
-    return FALSE;
+    return rp_fail(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED,
+                   "cannot be reached: %s: %s", what, text);
 }
 
 /* It has a communicator of its own, so that other users of MPI in this process meet none of our

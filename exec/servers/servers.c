@@ -1,6 +1,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/quote.h"
+
 #include "exec/servers/private.h"
 
 #define SILENCE_NS (20 * RP_NS_PER_S)
@@ -31,11 +33,9 @@ start(RpServers *servers, GError **error)
 {
     gboolean opened;
 
-    if (pthread_create(&servers->thread, NULL, rp_servers_run, servers) != 0) {
-        g_set_error_literal(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED,
-                            "no thread could be started for what servers send each other");
-        return FALSE;
-    }
+    if (pthread_create(&servers->thread, NULL, rp_servers_run, servers) != 0)
+        return rp_fail(error, RP_TRANSPORT_ERROR, RP_TRANSPORT_ERROR_FAILED,
+                       "no thread could be started for what servers send each other");
     servers->started = TRUE;
     pthread_mutex_lock(&servers->lock);
     while (!servers->opened && !servers->stopped)
@@ -250,10 +250,9 @@ rp_servers_check_same(RpServers *servers, const char *what, const char *text, GE
     if (r == servers->count)
         return TRUE;
     find_difference(texts[0], texts[r], &expected, &found);
-    g_set_error(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS,
-                "%s: expected %s \"%s\" as on %s, found \"%s\"", servers->peers[r].name, what,
-                expected, servers->peers[0].name, found);
-    return FALSE;
+    return rp_fail(error, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS,
+                   "%s: expected %s \"%s\" as on %s, found \"%s\"", servers->peers[r].name, what,
+                   expected, servers->peers[0].name, found);
 }
 
 gboolean
@@ -273,8 +272,7 @@ rp_servers_tell_problem(RpServers *servers, RpServersChannel channel, GError *pr
     }
     while (r + 1 < servers->count && *texts[r] == '\0')
         r++;
-    g_set_error(error, domain, code, "%s: %s", servers->peers[r].name, texts[r]);
-    return FALSE;
+    return rp_fail(error, domain, code, "%s: %s", servers->peers[r].name, texts[r]);
 }
 
 /* ---- failure ---- */

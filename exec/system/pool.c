@@ -19,6 +19,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
+#include "core/base/quote.h"
 #include "exec/system/nodes.h"
 
 G_DEFINE_QUARK(rp_pool_error, rp_pool_error)
@@ -72,10 +73,9 @@ parse_cpus(const char *list, cpu_set_t *set, GError **error)
 {
     if (rp_cpu_list_parse(list, set))
         return TRUE;
-    g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_CPU_LIST,
-                "'%s' is not a list of processors like 0-3,8 (the highest is %d)", list,
-                CPU_SETSIZE - 1);
-    return FALSE;
+    return rp_fail(error, RP_POOL_ERROR, RP_POOL_ERROR_CPU_LIST,
+                   "'%s' is not a list of processors like 0-3,8 (the highest is %d)", list,
+                   CPU_SETSIZE - 1);
 }
 
 /* Chooses the processors of the process that @options name; @n_all: how many the process has. */
@@ -84,11 +84,9 @@ choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, guint *n_all, GErro
 {
     cpu_set_t listed;
 
-    if (sched_getaffinity(0, sizeof *chosen, chosen) != 0) {
-        g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU,
-                    "cannot tell which processors may be used: %s", g_strerror(errno));
-        return FALSE;
-    }
+    if (sched_getaffinity(0, sizeof *chosen, chosen) != 0)
+        return rp_fail(error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU,
+                       "cannot tell which processors may be used: %s", g_strerror(errno));
     *n_all = (guint)CPU_COUNT(chosen);
     if (options->use != NULL) {
         if (!parse_cpus(options->use, &listed, error))
@@ -101,13 +99,12 @@ choose_cpus(const RpPoolOptions *options, cpu_set_t *chosen, guint *n_all, GErro
         CPU_AND(&listed, &listed, chosen);
         CPU_XOR(chosen, chosen, &listed);
     }
-    if (CPU_COUNT(chosen) == 0) {
-        g_set_error(error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU,
-                    "no processor is left: of those that the process may use, use '%s', avoid '%s'",
-                    options->use != NULL ? options->use : "all",
-                    options->avoid != NULL ? options->avoid : "none");
-        return FALSE;
-    }
+    if (CPU_COUNT(chosen) == 0)
+        return rp_fail(
+            error, RP_POOL_ERROR, RP_POOL_ERROR_NO_CPU,
+            "no processor is left: of those that the process may use, use '%s', avoid '%s'",
+            options->use != NULL ? options->use : "all",
+            options->avoid != NULL ? options->avoid : "none");
     return TRUE;
 }
 
@@ -300,7 +297,7 @@ rp_pool_new(const RpPoolOptions *options, GError **error)
 {
     g_autoptr(RpPool) pool = NULL;
     cpu_set_t cpus;
-    guint n_all;
+    guint n_all = 0;
 
     g_return_val_if_fail(options != NULL, NULL);
 

@@ -11,6 +11,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/quote.h"
+
 #include "exec/train/trainer-private.h"
 
 /* Batches under way. */
@@ -172,9 +174,8 @@ tell(const Listener *listener, guint64 n_samples, GError **error)
 {
     if (listener->progress == NULL || listener->progress(listener->user_data, n_samples))
         return TRUE;
-    g_set_error(error, G_IO_ERROR, G_IO_ERROR_CANCELLED,
-                "evaluation stopped after %" G_GUINT64_FORMAT " samples", n_samples);
-    return FALSE;
+    return rp_fail(error, G_IO_ERROR, G_IO_ERROR_CANCELLED,
+                   "evaluation stopped after %" G_GUINT64_FORMAT " samples", n_samples);
 }
 
 /* @broken: (out): it is neither the data that failed, nor @listener that wants no more */
@@ -267,10 +268,8 @@ join_parts(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError
     if (sum.ended == ENDED_FAILED)
         return rp_servers_tell_problem(trainer->joined, RP_SERVERS_CONTROL, g_steal_pointer(&own),
                                        RP_DATASET_ERROR, RP_DATASET_ERROR_FILE, error);
-    if (sum.ended == ENDED_CANCELLED) {
-        g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "evaluation stopped");
-        return FALSE;
-    }
+    if (sum.ended == ENDED_CANCELLED)
+        return rp_fail(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "evaluation stopped");
     evaluation->n_tokens = sum.n_tokens;
     evaluation->n_targets = sum.n_targets;
     evaluation->n_pairs = sum.n_pairs;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
+
 /* Place of a trained weight; a tied head's is the embedding's. */
 typedef struct {
     guint layer;
@@ -301,13 +303,11 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
     g_return_val_if_fail(rp_state_format_equal(state->form, rp_trainer_form(trainer)), FALSE);
     if (state->first < place.offset ||
         state->first - place.offset > place.elements - MIN(state->n_parameters, place.elements) ||
-        state->n_parameters > place.elements) {
-        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_STATE,
-                    "%s: expected at most %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
-                    rp_weights_nth(trainer->weights, weight)->name, place.elements,
-                    state->n_parameters);
-        return FALSE;
-    }
+        state->n_parameters > place.elements)
+        return rp_fail(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_STATE,
+                       "%s: expected at most %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
+                       rp_weights_nth(trainer->weights, weight)->name, place.elements,
+                       state->n_parameters);
     restored = restored_layer(trainer, place.layer, next != NULL);
     restore_share(restored, state, rp_host_state_own_share(trainer->host_state, place.layer));
     restored->n_steps = state->n_steps;

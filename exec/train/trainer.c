@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/verify/verify.h"
 #include "exec/device/batch-feed.h"
 #include "exec/system/memory-limit.h"
@@ -34,9 +35,8 @@ check_preference(const RpTrainerOptions *options, GError **error)
                   "modules, too: take copy or precomputed";
     if (problem == NULL)
         return TRUE;
-    g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS, "objective %s %s",
-                objective->name, problem);
-    return FALSE;
+    return rp_fail(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS, "objective %s %s",
+                   objective->name, problem);
 }
 
 static gboolean
@@ -47,10 +47,10 @@ check_options(const RpTrainerOptions *options, GError **error)
     if (!rp_schedule_is_trained(schedule)) {
         g_autofree char *names = rp_schedule_names(rp_schedule_is_trained);
 
-        g_set_error(error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
-                    "schedule %s splits backward into two actions, which training does not: use %s",
-                    schedule->name, names);
-        return FALSE;
+        return rp_fail(
+            error, RP_TRAINER_ERROR, RP_TRAINER_ERROR_OPTIONS,
+            "schedule %s splits backward into two actions, which training does not: use %s",
+            schedule->name, names);
     }
     return check_preference(options, error);
 }

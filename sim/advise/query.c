@@ -1,6 +1,8 @@
 /* The numbers of a query: what is given must divide, what follows is filled in. */
 #include "sim/advise/private.h"
 
+#include "core/base/quote.h"
+
 /* More sequences in a batch are a mistake. */
 #define MAX_BATCH (1u << 20)
 /* Rounds of so many micro-batches a GPU are long, and so much of a batch is little. */
@@ -15,8 +17,7 @@ rp_advise_refuse(GError **error, const char *format, ...)
     va_start(arguments, format);
     g_autofree char *message = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    g_set_error_literal(error, RP_ADVISE_ERROR, RP_ADVISE_ERROR_QUERY, message);
-    return FALSE;
+    return rp_fail(error, RP_ADVISE_ERROR, RP_ADVISE_ERROR_QUERY, "%s", message);
 }
 
 /* Batch, micro-batch and their number: what is given must divide, what follows is filled in. */

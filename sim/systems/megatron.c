@@ -6,6 +6,8 @@
  */
 #include "sim/systems/pipeline.h"
 
+#include "core/base/quote.h"
+
 /* Bytes of a trained parameter: 16-bit weight, fp32 gradient, weight and moments; of a frozen one. */
 #define TRAINED_BYTES 18
 #define FROZEN_BYTES 2
@@ -26,11 +28,10 @@ tp_takes(const RpSystemJob *job, GError **error)
 
     if (model == NULL || model->kv_heads % gpus == 0)
         return TRUE;
-    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_MODEL,
-                "%s has %u heads of keys and values, which %u GPUs cannot share out evenly: "
-                "use a number of GPUs that divides %u",
-                model->name, model->kv_heads, gpus, model->kv_heads);
-    return FALSE;
+    return rp_fail(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_MODEL,
+                   "%s has %u heads of keys and values, which %u GPUs cannot share out evenly: "
+                   "use a number of GPUs that divides %u",
+                   model->name, model->kv_heads, gpus, model->kv_heads);
 }
 
 static RpSystemMemory

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "sim/advise/advise.h"
 
@@ -55,13 +56,11 @@ rp_system_model_read(const RpProfile *profile, RpSystemModel *model, GError **er
 
     if (!rp_profile_check_full(profile, error))
         return FALSE;
-    if (blocks == 0 || rp_profile_micro_batch_tokens(profile) == 0) {
-        g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_MODEL,
-                    "%s: expected blocks and the tokens of a micro-batch, found %s",
-                    *profile->model != '\0' ? profile->model : "the profile",
-                    blocks == 0 ? "no block" : "no \"micro_batch\"");
-        return FALSE;
-    }
+    if (blocks == 0 || rp_profile_micro_batch_tokens(profile) == 0)
+        return rp_fail(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_MODEL,
+                       "%s: expected blocks and the tokens of a micro-batch, found %s",
+                       *profile->model != '\0' ? profile->model : "the profile",
+                       blocks == 0 ? "no block" : "no \"micro_batch\"");
     for (guint i = 0; i < profile->n_layers; i++)
         add_layer(profile, &profile->layers[i], &read);
     read.catalogue = rp_model_find(profile->model, NULL);
@@ -194,8 +193,7 @@ rp_system_takes_stages(const RpSystemJob *job, GError **error)
 {
     if (job->model->blocks >= job->server->gpus)
         return TRUE;
-    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_MODEL,
-                "%u blocks are fewer than %u GPUs, and a stage has one at least: use fewer GPUs",
-                job->model->blocks, job->server->gpus);
-    return FALSE;
+    return rp_fail(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_MODEL,
+                   "%u blocks are fewer than %u GPUs, and a stage has one at least: use fewer GPUs",
+                   job->model->blocks, job->server->gpus);
 }

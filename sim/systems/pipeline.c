@@ -4,6 +4,7 @@
  */
 #include "sim/systems/pipeline.h"
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/plan/planner.h"
 #include "core/trace/report.h"
@@ -29,11 +30,10 @@ check_actions(guint64 actions, GError **error)
 {
     if (actions <= RP_SYSTEM_MOST_ACTIONS)
         return TRUE;
-    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
-                "its plan would have %" G_GUINT64_FORMAT
-                " actions, and at most %d are simulated: use fewer micro-batches",
-                actions, RP_SYSTEM_MOST_ACTIONS);
-    return FALSE;
+    return rp_fail(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
+                   "its plan would have %" G_GUINT64_FORMAT
+                   " actions, and at most %d are simulated: use fewer micro-batches",
+                   actions, RP_SYSTEM_MOST_ACTIONS);
 }
 
 gboolean

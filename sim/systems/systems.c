@@ -86,11 +86,10 @@ check_batch(const RpSystem *system, const RpSystemJob *job, GError **error)
 
     if (job->batch % together == 0 && job->batch > 0)
         return TRUE;
-    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
-                "a step of %" G_GUINT64_FORMAT
-                " sequences does not divide into micro-batches of %u%s",
-                job->batch, job->sequences, system->own_batches ? " on every GPU" : "");
-    return FALSE;
+    return rp_fail(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
+                   "a step of %" G_GUINT64_FORMAT
+                   " sequences does not divide into micro-batches of %u%s",
+                   job->batch, job->sequences, system->own_batches ? " on every GPU" : "");
 }
 
 static gboolean
@@ -98,11 +97,10 @@ check_size(const RpSystemJob *job, GError **error)
 {
     if (job->server->gpus <= RP_SYSTEM_MOST_GPUS && job->batch <= RP_SYSTEM_MOST_BATCH)
         return TRUE;
-    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
-                "expected at most %d GPUs and %u sequences of a step, found %u and "
-                "%" G_GUINT64_FORMAT,
-                RP_SYSTEM_MOST_GPUS, RP_SYSTEM_MOST_BATCH, job->server->gpus, job->batch);
-    return FALSE;
+    return rp_fail(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_BATCH,
+                   "expected at most %d GPUs and %u sequences of a step, found %u and "
+                   "%" G_GUINT64_FORMAT,
+                   RP_SYSTEM_MOST_GPUS, RP_SYSTEM_MOST_BATCH, job->server->gpus, job->batch);
 }
 
 gboolean

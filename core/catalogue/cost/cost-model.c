@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/fp8.h"
+#include "core/base/quote.h"
 #include "core/catalogue/cost/cost-parts.h"
 #include "core/catalogue/lora.h"
 #include "core/profile/cards.h"
@@ -466,8 +467,7 @@ check_workload(const RpWorkload *workload, const RpGpu *gpu, GError **error)
         wrong = "base: expected bf16, fp8, nf4, nf4-single or mxfp4";
     if (wrong == NULL)
         return TRUE;
-    g_set_error_literal(error, RP_COST_MODEL_ERROR, RP_COST_MODEL_ERROR_WORKLOAD, wrong);
-    return FALSE;
+    return rp_fail(error, RP_COST_MODEL_ERROR, RP_COST_MODEL_ERROR_WORKLOAD, "%s", wrong);
 }
 
 static char *

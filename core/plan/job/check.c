@@ -1,3 +1,4 @@
+#include "core/base/quote.h"
 #include "core/plan/job/job.h"
 #include "core/profile/cards.h"
 #include "core/schedules/given.h"
@@ -110,8 +111,7 @@ rp_job_check_calls(const RpPlanJob *job, GError **error)
     if (job->options.calls == 1 || schedule->dispatched ||
         (!schedule->offloads_weights && rp_planner_has_full(&job->options)))
         return TRUE;
-    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
-                "schedule %s sums gradients over one call: found %u calls a step", schedule->name,
-                job->options.calls);
-    return FALSE;
+    return rp_fail(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
+                   "schedule %s sums gradients over one call: found %u calls a step",
+                   schedule->name, job->options.calls);
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/plan/planner/pace.h"
 
 struct _RpInterleave {
@@ -218,11 +219,10 @@ rp_interleave_append(RpInterleave *interleave, const RpFidelityOps *fidelity, gp
     interleave->at_late = FALSE;
     if (waiting == RP_NONE)
         return TRUE;
-    g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
-                "schedule %s cannot run with %u gpus and %u micro-batches: gpu %u waits before "
-                "stage %u, micro-batch %u for an action that comes later on another gpu",
-                job->options.schedule->name, job->shape.gpus, job->shape.micro_batches, waiting,
-                next_action(interleave, waiting)->stage,
-                next_action(interleave, waiting)->micro_batch);
-    return FALSE;
+    return rp_fail(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
+                   "schedule %s cannot run with %u gpus and %u micro-batches: gpu %u waits before "
+                   "stage %u, micro-batch %u for an action that comes later on another gpu",
+                   job->options.schedule->name, job->shape.gpus, job->shape.micro_batches, waiting,
+                   next_action(interleave, waiting)->stage,
+                   next_action(interleave, waiting)->micro_batch);
 }

@@ -1,3 +1,4 @@
+#include "core/base/quote.h"
 #include "core/plan/planner/interleave.h"
 #include "core/plan/planner/pace.h"
 
@@ -60,9 +61,8 @@ check_servers(const RpPlanOptions *options, GError **error)
 
     if (options->servers <= 1 || options->fidelity != RP_FIDELITY_FULL || what == NULL)
         return TRUE;
-    g_set_error(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_SERVERS,
-                "%s: planned for one server alone, found %u", what, options->servers);
-    return FALSE;
+    return rp_fail(error, RP_PLANNER_ERROR, RP_PLANNER_ERROR_SERVERS,
+                   "%s: planned for one server alone, found %u", what, options->servers);
 }
 
 RpPlanner *

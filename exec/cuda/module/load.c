@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/file.h"
+#include "core/base/quote.h"
 #include "exec/cuda/module/module.h"
 #include "exec/device/error.h"
 #include "exec/kernels/kernels.h"
@@ -98,8 +99,7 @@ rp_cuda_split_devices(const char *text, guint server, guint n, GError **error)
 {
     if (has_driver() && load()->module != NULL)
         return load()->module->split_devices(text, server, n, error);
-    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, rp_cuda_no_device_text());
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, "%s", rp_cuda_no_device_text());
 }
 
 const char *
@@ -115,6 +115,5 @@ rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
 {
     if (has_driver() && load()->module != NULL)
         return load()->module->device_info(device, info, error);
-    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, rp_cuda_no_device_text());
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, "%s", rp_cuda_no_device_text());
 }

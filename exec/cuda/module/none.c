@@ -1,4 +1,5 @@
 /* In place of the CUDA backend where it is not built: there are no devices. */
+#include "core/base/quote.h"
 #include "exec/cuda/backend.h"
 #include "exec/cuda/runtime/device.h"
 #include "exec/device/error.h"
@@ -24,8 +25,7 @@ rp_cuda_device_count(void)
 gboolean
 rp_cuda_split_devices(const char *text, guint server, guint n, GError **error)
 {
-    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, rp_cuda_no_device_text());
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING, "%s", rp_cuda_no_device_text());
 }
 
 const char *
@@ -37,7 +37,6 @@ rp_cuda_no_device_text(void)
 gboolean
 rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
 {
-    g_set_error_literal(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
-                        "this program was built without CUDA");
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+                   "this program was built without CUDA");
 }

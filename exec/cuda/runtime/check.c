@@ -1,5 +1,7 @@
 #include "exec/cuda/runtime/check.h"
 
+#include "core/base/quote.h"
+
 /* Adds the remedy, which CUDA's text does not name. */
 static const char *
 remedy(cudaError_t status)
@@ -25,7 +27,6 @@ rp_cuda_ok(cudaError_t status, const char *what, GError **error)
     (void)cudaGetLastError();
     if (status == cudaErrorMemoryAllocation)
         code = RP_DEVICE_ERROR_MEMORY;
-    g_set_error(error, RP_DEVICE_ERROR, code, "%s: %s (%s)%s", what, cudaGetErrorString(status),
-                cudaGetErrorName(status), remedy(status));
-    return FALSE;
+    return rp_fail(error, RP_DEVICE_ERROR, code, "%s: %s (%s)%s", what, cudaGetErrorString(status),
+                   cudaGetErrorName(status), remedy(status));
 }

@@ -1,5 +1,6 @@
 #include "exec/cuda/runtime/runtime.h"
 
+#include "core/base/quote.h"
 #include "exec/cuda/runtime/check.h"
 #include "exec/cuda/runtime/split.h"
 
@@ -266,11 +267,9 @@ rp_cuda_device_info(guint device, RpCudaDeviceInfo *info, GError **error)
     gsize free_bytes, total_bytes;
     int multiprocessors = 0;
 
-    if (device >= count) {
-        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
-                    "there is no device %u: CUDA finds %u of them", device, count);
-        return FALSE;
-    }
+    if (device >= count)
+        return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+                       "there is no device %u: CUDA finds %u of them", device, count);
     if (!check(&gpu, cudaGetDeviceProperties(&properties, rp_cuda_card_of(gpu.physical)),
                "cudaGetDeviceProperties", error) ||
         !check(&gpu, rp_cuda_multiprocessors_of(gpu.physical, &multiprocessors),

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "exec/cuda/runtime/check.h"
 #include "exec/cuda/runtime/device.h"
 
@@ -69,10 +70,10 @@ find_driver(Driver *driver, GError **error)
 
         if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || function == NULL) {
             (void)cudaGetLastError();
-            g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
-                        "the driver has no green contexts (%s): they come with that of CUDA 12.5",
-                        names[i].name);
-            return FALSE;
+            return rp_fail(
+                error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+                "the driver has no green contexts (%s): they come with that of CUDA 12.5",
+                names[i].name);
         }
         memcpy(names[i].function, &function, sizeof function);
     }
@@ -120,13 +121,11 @@ open_card(int card, guint wanted, Part *parts, GError **error)
     made = n_units;
     const CUresult status = driver->split(units, &made, &all, &rest, 0, unit);
 
-    if (status != CUDA_SUCCESS || made < n_units || units[0].sm.smCount != unit) {
-        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
-                    "GPU %d has %u multiprocessors, which do not divide into %u times %u: give "
-                    "parts fewer, as multiples of 8",
-                    card, all.sm.smCount, n_units, unit);
-        return FALSE;
-    }
+    if (status != CUDA_SUCCESS || made < n_units || units[0].sm.smCount != unit)
+        return rp_fail(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+                       "GPU %d has %u multiprocessors, which do not divide into %u times %u: give "
+                       "parts fewer, as multiples of 8",
+                       card, all.sm.smCount, n_units, unit);
     for (guint p = 0; p < split.per_card; p++) {
         const guint n = (guint)split.multiprocessors[p] / unit;
         CUdevResourceDesc description;
@@ -180,12 +179,11 @@ read_parts(const char *text, guint n, GError **error)
     }
     if (split.per_card > 0 && split.per_card <= MOST_PARTS && split.multiprocessors[0] > 0)
         return TRUE;
-    g_set_error(
+    return rp_fail(
         error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
         "expected equal, or multiprocessors of each of a card's parts, as 24,24,48 or 4*24, "
         "at most %d parts, found \"%s\"",
         MOST_PARTS, text);
-    return FALSE;
 }
 
 static gboolean
@@ -199,14 +197,13 @@ open_parts(const char *text, guint server, guint n, GError **error)
     if (!read_parts(text, n, error) || !find_driver(&split.driver, error))
         return FALSE;
     split.first = server * n;
-    if (split.first + n > split.n_cards * split.per_card && server > 0) {
-        g_set_error(error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
-                    "server %u of this machine is given parts %u to %u, and there are %u: name the "
-                    "parts of all servers, "
-                    "as 4*24 for two of cuda:2",
-                    server, split.first, split.first + n - 1, split.n_cards * split.per_card);
-        return FALSE;
-    }
+    if (split.first + n > split.n_cards * split.per_card && server > 0)
+        return rp_fail(
+            error, RP_DEVICE_ERROR, RP_DEVICE_ERROR_MISSING,
+            "server %u of this machine is given parts %u to %u, and there are %u: name the "
+            "parts of all servers, "
+            "as 4*24 for two of cuda:2",
+            server, split.first, split.first + n - 1, split.n_cards * split.per_card);
     split.n_cards = MIN(split.n_cards, (split.first + n + split.per_card - 1) / split.per_card);
     split.parts = g_new0(Part, (gsize)split.n_cards * split.per_card);
     for (guint c = 0; c < split.n_cards; c++)
