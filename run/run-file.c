@@ -38,11 +38,9 @@ store_value(RpRunValue *value, const char *name, RpRunSpec *run, GError **error)
         rp_run_value_set(value, NULL, NULL, FALSE);
     if (value->text == NULL && setting->required) {
         g_autofree char *expected = rp_setting_expects(setting);
-        g_autofree char *shown = rp_display_name(name);
 
-        return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
-                       "%s: %s: required: expected %s, found nothing", shown, setting->key,
-                       expected);
+        return rp_fail_in(error, name, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
+                          "%s: required: expected %s, found nothing", setting->key, expected);
     }
     if (value->text == NULL)
         return TRUE;
@@ -203,16 +201,13 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunSpe
 static gboolean
 resolve_length(RpRunSpec *run, const char *name, GError **error)
 {
-    g_autofree char *shown = rp_display_name(name);
-
     if (run->steps > 0)
         run->epochs = 0;
     if (run->steps > 0 || run->epochs > 0)
         return TRUE;
-    return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
-                   "%s: steps: required: expected a whole number from 1 to 1000000000000, or "
-                   "epochs instead, found nothing",
-                   shown);
+    return rp_fail_in(error, name, RP_RUN_ERROR, RP_RUN_ERROR_KEY,
+                      "steps: required: expected a whole number from 1 to 1000000000000, or "
+                      "epochs instead, found nothing");
 }
 
 const char *

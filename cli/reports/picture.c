@@ -337,14 +337,11 @@ rp_cli_steps_read(const char *word, RpCliSteps *steps, GError **error)
     g_autofree char *named = directory ? g_strdup(whole) : g_path_get_dirname(whole);
     g_autoptr(GArray) lines = NULL;
 
-    if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
-        g_autofree char *shown = rp_display_name(word);
-
-        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                       "%s: expected the output directory of a run, or its " RP_CLI_METRICS
-                       ", found %s",
-                       shown, directory ? "a directory without " RP_CLI_METRICS : "nothing");
-    }
+    if (!g_file_test(path, G_FILE_TEST_EXISTS))
+        return rp_fail_in(error, word, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                          "expected the output directory of a run, or its " RP_CLI_METRICS
+                          ", found %s",
+                          directory ? "a directory without " RP_CLI_METRICS : "nothing");
     if (!rp_train_check_regular("", path, G_MAXUINT64, error) ||
         (lines = rp_train_metrics_read(path, error)) == NULL)
         return FALSE;

@@ -79,10 +79,8 @@ unpack(const char *path, GError **error)
             return NULL;
         g_string_set_size(text, before + n);
         if (text->len > MAX_UNPACKED_BYTES) {
-            g_autofree char *shown = rp_display_name(path);
-
-            (void)rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
-                          "%s: expected at most 2 GiB when unpacked, found more; unpack it", shown);
+            (void)rp_fail_in(error, path, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
+                             "expected at most 2 GiB when unpacked, found more; unpack it");
             return NULL;
         }
     }

@@ -404,13 +404,10 @@ open_file(RpSweepRows *rows, GError **error)
     rows->fd = open(rows->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (rows->fd < 0)
         return set_file_error(rows, errno, error);
-    if (flock(rows->fd, LOCK_EX | LOCK_NB) != 0) {
-        g_autofree char *shown = rp_display_name(rows->path);
-
-        return rp_fail(
-            error, G_FILE_ERROR, G_FILE_ERROR_ACCES,
-            "%s: another process writes this file; wait for it, or take another --output", shown);
-    }
+    if (flock(rows->fd, LOCK_EX | LOCK_NB) != 0)
+        return rp_fail_in(
+            error, rows->path, G_FILE_ERROR, G_FILE_ERROR_ACCES,
+            "another process writes this file; wait for it, or take another --output");
     text = rp_file_read(rows->path, MOST_BYTES, &length, error);
     if (text == NULL || !read_lines(rows, text, error))
         return FALSE;

@@ -16,10 +16,8 @@
 static int
 fail(GError **error, const char *path, const char *what, int number)
 {
-    g_autofree char *shown = rp_display_name(path);
-
-    g_set_error(error, G_FILE_ERROR, (gint)g_file_error_from_errno(number), "%s: %s: %s", shown,
-                what, g_strerror(number));
+    (void)rp_fail_in(error, path, G_FILE_ERROR, (gint)g_file_error_from_errno(number), "%s: %s",
+                     what, g_strerror(number));
     return -1;
 }
 
@@ -53,11 +51,9 @@ rp_file_map(const char *path, GError **error)
         return NULL;
     GMappedFile *map = g_mapped_file_new_from_fd(fd, FALSE, &map_error);
     close(fd);
-    if (map == NULL) {
-        g_autofree char *shown = rp_display_name(path);
-        g_set_error(error, map_error->domain, map_error->code, "%s: cannot be mapped: %s", shown,
-                    map_error->message);
-    }
+    if (map == NULL)
+        (void)rp_fail_in(error, path, map_error->domain, map_error->code, "cannot be mapped: %s",
+                         map_error->message);
     return map;
 }
 
@@ -109,25 +105,19 @@ rp_file_read(const char *path, gsize max_bytes, gsize *length, GError **error)
         return NULL;
     }
     const gboolean unwritten = silent && bytes->len == 0;
-    if (unwritten || bytes->len > max_bytes) {
-        g_autofree char *shown = rp_display_name(path);
-        if (!unwritten)
-            g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_FAILED,
-                        "%s: expected at most %" G_GSIZE_FORMAT " bytes, found more", shown,
-                        max_bytes);
-        else
-            g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_PIPE,
-                        "%s: expected a pipe that is written to, found no writer for %d seconds",
-                        shown, RP_FILE_WAIT_MS / 1000);
+    const gboolean pointer = rp_file_is_pointer(bytes->data, bytes->len);
+    if (unwritten)
+        (void)rp_fail_in(error, path, G_FILE_ERROR, G_FILE_ERROR_PIPE,
+                         "expected a pipe that is written to, found no writer for %d seconds",
+                         RP_FILE_WAIT_MS / 1000);
+    else if (bytes->len > max_bytes)
+        (void)rp_fail_in(error, path, G_FILE_ERROR, G_FILE_ERROR_FAILED,
+                         "expected at most %" G_GSIZE_FORMAT " bytes, found more", max_bytes);
+    else if (pointer)
+        (void)rp_fail_in(error, path, G_FILE_ERROR, G_FILE_ERROR_INVAL, "expected the file, %s",
+                         RP_FILE_POINTER_WORDS);
+    if (unwritten || bytes->len > max_bytes || pointer)
         return NULL;
-    }
-    if (rp_file_is_pointer(bytes->data, bytes->len)) {
-        g_autofree char *shown = rp_display_name(path);
-
-        g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL, "%s: expected the file, %s", shown,
-                    RP_FILE_POINTER_WORDS);
-        return NULL;
-    }
     g_byte_array_append(bytes, (const guint8 *)"", 1);
     char *text = (char *)g_byte_array_steal(bytes, length);
     (*length)--;

@@ -125,6 +125,18 @@ rp_fail(GError **error, GQuark domain, gint code, const char *format, ...)
 }
 
 gboolean
+rp_fail_in(GError **error, const char *path, GQuark domain, gint code, const char *format, ...)
+{
+    g_autofree char *shown = rp_display_name(path);
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *message = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    return rp_fail(error, domain, code, "%s: %s", shown, message);
+}
+
+gboolean
 rp_file_fail(GError **error, int number, const char *format, ...)
 {
     va_list arguments;

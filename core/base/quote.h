@@ -35,6 +35,10 @@ const char *rp_nearest_name(const char *wrong, const char *const *names);
 gboolean rp_fail(GError **error, GQuark domain, gint code, const char *format, ...)
     G_GNUC_PRINTF(4, 5);
 
+/* The same behind "PATH: ", with @path as rp_display_name() shows it. */
+gboolean rp_fail_in(GError **error, const char *path, GQuark domain, gint code, const char *format,
+                    ...) G_GNUC_PRINTF(5, 6);
+
 /* The same of a file, as G_FILE_ERROR of the errno @number, in whose words the message ends:
  * "cannot write x: No space left on device". */
 gboolean rp_file_fail(GError **error, int number, const char *format, ...) G_GNUC_PRINTF(3, 4);

@@ -69,10 +69,8 @@ describe_action(const RpCommunicationCheck *check, guint rank, guint i)
 static gboolean
 fail_check(const RpCommunicationCheck *check, const char *subject, const char *problem)
 {
-    g_autofree char *name = rp_display_name(check->orders->name);
-
-    return rp_fail(check->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
-                   problem);
+    return rp_fail_in(check->error, check->orders->name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
+                      "%s %s", subject, problem);
 }
 
 /* Sets the error "<file>: <subject> <problem>"; the subject of the second is a communication.
@@ -376,17 +374,15 @@ fail_deadlock(const RpCommunicationCheck *check, const guint *next, guint rank)
     sender = find_partner(check, communication_at(check, rank, next[rank]), &send);
     guint behind =
         find_partner(check, communication_at(check, sender, next[sender]), &sender_waits);
-    g_autofree char *name = rp_display_name(check->orders->name);
     g_autofree char *waiting = describe_communication(check, rank, next[rank]);
     g_autofree char *wanted = describe_communication(check, sender, send);
     g_autofree char *blocked = describe_communication(check, sender, next[sender]);
     g_autofree char *wanted_too = describe_communication(check, behind, sender_waits);
 
-    return rp_fail(
-        check->error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
-        "%s: the order cannot run: %s waits for %s, which comes after %s, which waits for "
-        "%s",
-        name, waiting, wanted, blocked, wanted_too);
+    return rp_fail_in(
+        check->error, check->orders->name, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_DEADLOCK,
+        "the order cannot run: %s waits for %s, which comes after %s, which waits for %s", waiting,
+        wanted, blocked, wanted_too);
 }
 
 /* Runs the rows beside each other: a receive waits for its send, nothing else does. */

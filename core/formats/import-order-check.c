@@ -41,10 +41,8 @@ rp_order_describe(const RpOrderMerge *merge, guint rank, guint i)
 static gboolean
 fail(const RpOrderMerge *merge, const char *subject, const char *problem)
 {
-    g_autofree char *name = rp_display_name(merge->orders->name);
-
-    return rp_fail(merge->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: %s %s", name, subject,
-                   problem);
+    return rp_fail_in(merge->error, merge->orders->name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
+                      "%s %s", subject, problem);
 }
 
 static gboolean

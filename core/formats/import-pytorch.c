@@ -145,13 +145,12 @@ static gboolean
 fail(const Reader *reader, RpImportError code, const char *expected, const char *at,
      const char *end)
 {
-    g_autofree char *name = rp_display_name(reader->name);
     g_autofree char *text = g_strndup(at, MIN((gsize)(end - at), SHOWN_BYTES));
     g_autofree char *found = rp_quote(text);
 
-    return rp_fail(reader->error, RP_IMPORT_ERROR, code,
-                   "%s: row %u, cell %u: expected %s, found %s", name, reader->row, reader->cell,
-                   expected, found);
+    return rp_fail_in(reader->error, reader->name, RP_IMPORT_ERROR, code,
+                      "row %u, cell %u: expected %s, found %s", reader->row, reader->cell, expected,
+                      found);
 }
 
 /* FALSE without an error set if there is no number here at all. */
@@ -379,10 +378,9 @@ rp_orders_import_pytorch(const char *name, const char *text, gsize length, guint
     const char *end = text + length;
     guint n_rows = count_rows(text, end);
     if (n_rows == 0 || n_rows > RP_PYTORCH_MAX_ROWS) {
-        g_autofree char *shown = rp_display_name(name);
-        g_set_error(error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
-                    "%s: expected 1 to %u rows, one for each rank, found %s", shown,
-                    RP_PYTORCH_MAX_ROWS, n_rows == 0 ? "an empty file" : "more");
+        (void)rp_fail_in(error, name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
+                         "expected 1 to %u rows, one for each rank, found %s", RP_PYTORCH_MAX_ROWS,
+                         n_rows == 0 ? "an empty file" : "more");
         return NULL;
     }
     g_autoptr(RpOrders) orders = rp_orders_new(name, n_rows);

@@ -76,7 +76,6 @@ static gboolean
 fail_slot(const Reading *reading, guint rank, guint i, guint32 slot, guint32 micro_batch)
 {
     RpAction wanted = {.stage = slot, .micro_batch = micro_batch};
-    g_autofree char *name = rp_display_name(reading->orders->name);
     g_autofree char *found = rp_orders_describe(reading->orders, rank, i);
     g_autoptr(GString) expected = g_string_new(NULL);
 
@@ -84,11 +83,11 @@ fail_slot(const Reading *reading, guint rank, guint i, guint32 slot, guint32 mic
                   : slot == reading->fused ? RP_ACTION_FUSED
                                            : RP_ACTION_BACKWARD;
     rp_orders_format(reading->orders, expected, &wanted);
-    return rp_fail(
-        reading->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
-        "%s: expected %s, found %s: with a fused stage slots run one after the other, each all "
+    return rp_fail_in(
+        reading->error, reading->orders->name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
+        "expected %s, found %s: with a fused stage slots run one after the other, each all "
         "micro-batches of a round, here %u; a line `round N` says how many",
-        name, expected->str, found, reading->round);
+        expected->str, found, reading->round);
 }
 
 /* The W from @i on that belong to the round of @slot that begins with @first. */
@@ -144,10 +143,8 @@ place_slots(Reading *reading)
 static gboolean
 fail(const Reading *reading, guint line, const char *what)
 {
-    g_autofree char *name = rp_display_name(reading->orders->name);
-
-    return rp_fail(reading->error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER, "%s: line %u: %s", name,
-                   line, what);
+    return rp_fail_in(reading->error, reading->orders->name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_ORDER,
+                      "line %u: %s", line, what);
 }
 
 static gboolean

@@ -40,14 +40,13 @@ typedef struct {
 static gboolean
 fail(const Reader *reader, RpImportError code, const char *expected, Word word)
 {
-    g_autofree char *name = rp_display_name(reader->name);
     g_autofree char *text = g_strndup(word.at, MIN((gsize)(word.end - word.at), SHOWN_BYTES));
     g_autofree char *found = rp_quote(text);
 
     if (*reader->error == NULL)
-        g_set_error(reader->error, RP_IMPORT_ERROR, code,
-                    "%s: line %u, column %" G_GSIZE_FORMAT ": expected %s, found %s", name,
-                    reader->line, (gsize)(word.at - reader->start) + 1, expected, found);
+        (void)rp_fail_in(reader->error, reader->name, RP_IMPORT_ERROR, code,
+                         "line %u, column %" G_GSIZE_FORMAT ": expected %s, found %s", reader->line,
+                         (gsize)(word.at - reader->start) + 1, expected, found);
     return FALSE;
 }
 
@@ -224,12 +223,10 @@ rp_orders_import_text(const char *name, const char *text, gsize length, RpSchedu
     while (next_line(&reader, end) && n_ranks <= RP_PYTORCH_MAX_ROWS)
         n_ranks += has_actions(&reader);
     if (n_ranks == 0 || n_ranks > RP_PYTORCH_MAX_ROWS) {
-        g_autofree char *shown = rp_display_name(name);
-
-        g_set_error(error, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
-                    "%s: expected 1 to %u lines of actions as `F0.0 B0.0`, one for each GPU, found "
-                    "%s",
-                    shown, RP_PYTORCH_MAX_ROWS, n_ranks == 0 ? "none" : "more");
+        (void)rp_fail_in(error, name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
+                         "expected 1 to %u lines of actions as `F0.0 B0.0`, one for each GPU, "
+                         "found %s",
+                         RP_PYTORCH_MAX_ROWS, n_ranks == 0 ? "none" : "more");
         return NULL;
     }
     g_autoptr(RpOrders) orders = rp_orders_new(name, n_ranks);

@@ -342,10 +342,8 @@ rp_profile_to_json(const RpProfile *profile)
 static gboolean
 fail(const char *path, const char *reason, GError **error)
 {
-    g_autofree char *shown = rp_display_name(path);
-
-    return rp_fail(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, "%s: cannot write: %s", shown,
-                   reason);
+    return rp_fail_in(error, path, RP_PROFILE_ERROR, RP_PROFILE_ERROR_IO, "cannot write: %s",
+                      reason);
 }
 
 /* Pipes and devices cannot be renamed over. */

@@ -81,11 +81,10 @@ static gboolean
 fail(GError **error, const RpSafetensors *file, const char *tensor, const char *expected,
      const char *found)
 {
-    g_autofree char *shown = rp_display_name(rp_safetensors_path(file));
     g_autofree char *quoted = rp_quote(tensor);
 
-    return rp_fail(error, RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_TENSOR,
-                   "%s: tensor %s: expected %s, found %s", shown, quoted, expected, found);
+    return rp_fail_in(error, rp_safetensors_path(file), RP_ADAPTER_ERROR, RP_ADAPTER_ERROR_TENSOR,
+                      "tensor %s: expected %s, found %s", quoted, expected, found);
 }
 
 /* Whether @tensor is [@rows,@columns], fp32 as peft keeps them, or as the base is stored. */

@@ -14,13 +14,12 @@ gboolean
 rp_checkpoint_fail(GError **error, RpCheckpointError code, const char *path, const char *format,
                    ...)
 {
-    g_autofree char *shown = rp_display_name(path);
     va_list arguments;
 
     va_start(arguments, format);
     g_autofree char *message = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    return rp_fail(error, RP_CHECKPOINT_ERROR, code, "%s: %s", shown, message);
+    return rp_fail_in(error, path, RP_CHECKPOINT_ERROR, code, "%s", message);
 }
 
 gboolean

@@ -40,15 +40,14 @@ rp_lowbit_source_stack(RpLowbitSource *stack, GError **error)
 
         if (alike && ends_with_a_block(piece, stack->shape))
             continue;
-        g_autofree char *shown = rp_display_name(piece->tensor->file);
         g_autofree char *quoted = rp_quote(piece->name);
         const char *type =
             piece->is_packed ? rp_lowbit_name(piece->format) : piece->tensor->dtype_name;
         g_autofree char *found = rp_safetensor_describe(type, piece->shape, piece->rank);
 
-        return rp_fail(error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_SHAPE,
-                       "%s: tensor %s: expected %s%s, found %s", shown, quoted,
-                       alike ? "whole blocks of " : "", rp_lowbit_name(first->format), found);
+        return rp_fail_in(error, piece->tensor->file, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_SHAPE,
+                          "tensor %s: expected %s%s, found %s", quoted,
+                          alike ? "whole blocks of " : "", rp_lowbit_name(first->format), found);
     }
     return TRUE;
 }

@@ -82,15 +82,13 @@ static gboolean
 fail(const char *file, const char *name, RpDtype dtype, gsize index, const guint64 *shape,
      guint rank, GError **error)
 {
-    g_autofree char *shown = rp_display_name(file);
     g_autofree char *quoted = rp_quote(name);
     g_autofree char *place = place_of(index, shape, rank);
 
-    return rp_fail(
-        error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
-        "%s: tensor %s: expected finite values in %s, found one that is infinite or NaN at "
-        "[%s]",
-        shown, quoted, rp_dtype_name(dtype), place);
+    return rp_fail_in(
+        error, file, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
+        "tensor %s: expected finite values in %s, found one that is infinite or NaN at [%s]",
+        quoted, rp_dtype_name(dtype), place);
 }
 
 gboolean
@@ -121,13 +119,12 @@ check_offset(RpLowbit format, const RpSafetensor *tensor, const void *packed, GE
         memcpy(&offset, (const guint8 *)packed + layout.at[RP_LOWBIT_OFFSET], sizeof offset);
     if (isfinite(offset))
         return TRUE;
-    g_autofree char *shown = rp_display_name(tensor->file);
     g_autofree char *quoted = rp_quote(tensor->name);
-    return rp_fail(
-        error, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
-        "%s: tensor %s: expected values that %s can hold, found ones whose scales have an "
+    return rp_fail_in(
+        error, tensor->file, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_VALUE,
+        "tensor %s: expected values that %s can hold, found ones whose scales have an "
         "infinite sum",
-        shown, quoted, rp_lowbit_name(format));
+        quoted, rp_lowbit_name(format));
 }
 
 gboolean

@@ -30,14 +30,13 @@ static const struct {
 static gboolean G_GNUC_PRINTF(5, 6) fail(const char *file, const char *name, RpLowbitError code,
                                          GError **error, const char *format, ...)
 {
-    g_autofree char *shown = rp_display_name(file);
     g_autofree char *quoted = rp_quote(name);
     va_list arguments;
 
     va_start(arguments, format);
     g_autofree char *text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
-    return rp_fail(error, RP_LOWBIT_ERROR, code, "%s: tensor %s: %s", shown, quoted, text);
+    return rp_fail_in(error, file, RP_LOWBIT_ERROR, code, "tensor %s: %s", quoted, text);
 }
 
 static const RpSafetensor *

@@ -275,22 +275,17 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     if (!g_file_test(inside != NULL ? inside : path, G_FILE_TEST_EXISTS) ||
         g_str_has_suffix(path, ".gguf"))
         hint = rp_model_hint(path);
-    if (hint != NULL) {
-        g_autofree char *shown = rp_display_name(path);
-
-        return rp_fail(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: %s", shown, hint);
-    }
+    if (hint != NULL)
+        return rp_fail_in(error, path, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s", hint);
     path = inside != NULL ? inside : path;
     map = rp_file_map(path, error);
     if (map == NULL)
         return FALSE;
     gsize length = g_mapped_file_get_length(map);
-    if (length > MAX_FILE_BYTES) {
-        g_autofree char *shown = rp_display_name(path);
-        return rp_fail(error, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_SYNTAX,
-                       "%s: expected at most %" G_GSIZE_FORMAT " bytes, found %" G_GSIZE_FORMAT,
-                       shown, MAX_FILE_BYTES, length);
-    }
+    if (length > MAX_FILE_BYTES)
+        return rp_fail_in(error, path, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_SYNTAX,
+                          "expected at most %" G_GSIZE_FORMAT " bytes, found %" G_GSIZE_FORMAT,
+                          MAX_FILE_BYTES, length);
     const char *text = g_mapped_file_get_contents(map);
     if (!rp_hf_config_parse(path, text != NULL ? text : "", length, config, error))
         return FALSE;

@@ -12,11 +12,10 @@ static gboolean
 fail(GError **error, RpWeightsError code, const char *file, const char *tensor,
      const char *expected, const char *found)
 {
-    g_autofree char *shown = rp_display_name(file);
     g_autofree char *quoted = rp_quote(tensor);
 
-    return rp_fail(error, RP_WEIGHTS_ERROR, (gint)code, "%s: tensor %s: expected %s, found %s",
-                   shown, quoted, expected, found);
+    return rp_fail_in(error, file, RP_WEIGHTS_ERROR, (gint)code, "tensor %s: expected %s, found %s",
+                      quoted, expected, found);
 }
 
 /* Whether @tensor has the shape and the type @dtype. */

@@ -168,16 +168,15 @@ check_piece(guint i, gpointer data, GError **error)
     while (!has_bad(search, piece->weight, at, 1))
         at++;
     rp_weights_read(search->weights, piece->weight, at, &value, 1);
-    g_autofree char *shown = rp_display_name(tensor->file);
     g_autofree char *quoted = rp_quote(tensor->name);
     g_autofree char *place = weight->rank == 2
                                  ? g_strdup_printf("%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT,
                                                    at / weight->shape[1], at % weight->shape[1])
                                  : g_strdup_printf("%" G_GUINT64_FORMAT, at);
-    return rp_fail(error, RP_WEIGHTS_ERROR, RP_WEIGHTS_ERROR_VALUE,
-                   "%s: tensor %s: expected finite values in %s, found %.9g%s at [%s]", shown,
-                   quoted, rp_dtype_name(search->dtype), (double)value,
-                   isfinite(value) ? ", which is infinite there," : "", place);
+    return rp_fail_in(error, tensor->file, RP_WEIGHTS_ERROR, RP_WEIGHTS_ERROR_VALUE,
+                      "tensor %s: expected finite values in %s, found %.9g%s at [%s]", quoted,
+                      rp_dtype_name(search->dtype), (double)value,
+                      isfinite(value) ? ", which is infinite there," : "", place);
 }
 
 /* Weights that stay packed, one after the other. */

@@ -99,12 +99,10 @@ static gboolean
 fail_index(const char *path, const char *name, GError **error, const char *expected,
            const char *found)
 {
-    g_autofree char *shown = rp_display_name(path);
     g_autofree char *quoted = rp_quote(name);
 
-    return rp_fail(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
-                   "%s: tensor %s: expected it in %s, found it in %s", shown, quoted, expected,
-                   found);
+    return rp_fail_in(error, path, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
+                      "tensor %s: expected it in %s, found it in %s", quoted, expected, found);
 }
 
 /* Whether the tensors of @shard, those from @first on, are the ones that the index puts there. */
@@ -148,12 +146,10 @@ add_shards(RpSafetensors *tensors, GError **error)
 
     if (map == NULL)
         return FALSE;
-    if (g_mapped_file_get_length(map) > MAX_INDEX_BYTES) {
-        g_autofree char *shown = rp_display_name(tensors->path);
-        return rp_fail(error, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
-                       "%s: expected at most %d bytes, found %" G_GSIZE_FORMAT, shown,
-                       MAX_INDEX_BYTES, g_mapped_file_get_length(map));
-    }
+    if (g_mapped_file_get_length(map) > MAX_INDEX_BYTES)
+        return rp_fail_in(error, tensors->path, RP_SAFETENSORS_ERROR, RP_SAFETENSORS_ERROR_INDEX,
+                          "expected at most %d bytes, found %" G_GSIZE_FORMAT, MAX_INDEX_BYTES,
+                          g_mapped_file_get_length(map));
     const char *text = g_mapped_file_get_contents(map);
     g_autoptr(GHashTable) shards = rp_safetensors_parse_index(
         tensors->path, text != NULL ? text : "", g_mapped_file_get_length(map), error);
@@ -190,11 +186,11 @@ find_in_directory(const char *directory, GError **error)
         if (g_file_test(path, G_FILE_TEST_EXISTS))
             return g_steal_pointer(&path);
     }
-    g_autofree char *shown = rp_display_name(directory);
     g_autofree char *hint = rp_model_hint(directory);
 
-    g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s: expected %s or %s, found neither%s%s",
-                shown, names[0], names[1], hint != NULL ? ": " : "", hint != NULL ? hint : "");
+    (void)rp_fail_in(error, directory, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                     "expected %s or %s, found neither%s%s", names[0], names[1],
+                     hint != NULL ? ": " : "", hint != NULL ? hint : "");
     return NULL;
 }
 
