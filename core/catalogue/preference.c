@@ -37,34 +37,12 @@ rp_objective_info(RpObjective objective)
     return &infos[objective];
 }
 
-bool
-rp_objective_from_name(const char *name, RpObjective *objective)
-{
-    for (guint i = 0; i < RP_N_OBJECTIVES; i++)
-        if (g_strcmp0(infos[i].name, name) == 0) {
-            *objective = (RpObjective)i;
-            return true;
-        }
-    return false;
-}
-
 const char *
 rp_reference_name(RpReference reference)
 {
     g_return_val_if_fail(reference < RP_N_REFERENCES, NULL);
 
     return references[reference];
-}
-
-bool
-rp_reference_from_name(const char *name, RpReference *reference)
-{
-    for (guint i = 0; i < RP_N_REFERENCES; i++)
-        if (g_strcmp0(references[i], name) == 0) {
-            *reference = (RpReference)i;
-            return true;
-        }
-    return false;
 }
 
 RpPreference

@@ -78,11 +78,8 @@ typedef struct {
 } RpObjectiveInfo;
 
 const RpObjectiveInfo *rp_objective_info(RpObjective objective);
-/* @objective: (out): set on success only. false: no objective has that name */
-bool rp_objective_from_name(const char *name, RpObjective *objective);
 /* "none", "adapters", "copy", "precomputed" */
 const char *rp_reference_name(RpReference reference);
-bool rp_reference_from_name(const char *name, RpReference *reference);
 /* Whether it scores the batches of each step. */
 static inline bool
 rp_reference_is_scored(RpReference reference)

@@ -27,13 +27,6 @@ static const RpServerNetwork networks[] = {
     {"IB400", 400, 2, 0.94},
 };
 
-const RpServerNetwork *
-rp_server_network_list(guint *n)
-{
-    *n = G_N_ELEMENTS(networks);
-    return networks;
-}
-
 double
 rp_server_network_bytes_per_s(const RpServerNetwork *network)
 {

@@ -14,8 +14,6 @@ typedef struct {
     double efficiency; /* payload that arrives, as a share of gbit_per_s */
 } RpServerNetwork;
 
-const RpServerNetwork *rp_server_network_list(guint *n);
-
 /* Bytes of payload a second, in each direction. */
 double rp_server_network_bytes_per_s(const RpServerNetwork *network);
 

@@ -25,20 +25,6 @@ struct _RpPlan {
     guint64 access_base;
 };
 
-RpChunks
-rp_chunks_copy(const RpChunks *chunks)
-{
-    RpChunks copy = {.n_chunks = chunks->n_chunks};
-
-    if (chunks->n_chunks == 0)
-        return copy;
-    copy.first_segment = g_memdup2(chunks->first_segment, (chunks->n_chunks + 1) * sizeof(guint));
-    copy.chunk_bytes = g_memdup2(chunks->chunk_bytes, chunks->n_chunks * sizeof(guint64));
-    copy.segments =
-        g_memdup2(chunks->segments, chunks->first_segment[chunks->n_chunks] * sizeof(RpSegment));
-    return copy;
-}
-
 void
 rp_chunks_clear(RpChunks *chunks)
 {

@@ -601,5 +601,4 @@ const char *rp_lane_name(guint lane_kind); /* rp_plan_lane_kind() to "compute", 
  */
 char *rp_task_describe(const RpPlan *plan, RpTaskId id);
 
-RpChunks rp_chunks_copy(const RpChunks *chunks);
 void rp_chunks_clear(RpChunks *chunks);

@@ -20,28 +20,6 @@ rp_systems(void)
     return systems;
 }
 
-const RpSystem *
-rp_system_find(const char *name, GError **error)
-{
-    const char *names[G_N_ELEMENTS(systems)] = {NULL};
-
-    g_return_val_if_fail(name != NULL, NULL);
-
-    for (guint i = 0; systems[i] != NULL; i++) {
-        if (g_str_equal(systems[i]->name, name))
-            return systems[i];
-        names[i] = systems[i]->name;
-    }
-    const char *nearest = rp_nearest_name(name, names);
-    g_autofree char *all = g_strjoinv(", ", (char **)names);
-
-    g_set_error(error, RP_SYSTEM_ERROR, RP_SYSTEM_ERROR_UNKNOWN,
-                nearest != NULL ? "no system is called \"%s\"; did you mean \"%s\"?"
-                                : "no system is called \"%s\"; there are %s",
-                name, nearest != NULL ? nearest : all);
-    return NULL;
-}
-
 RpSystemMemory
 rp_system_memory(const RpSystem *system, const RpSystemJob *job)
 {

@@ -21,9 +21,8 @@
 GQuark rp_system_error_quark(void);
 
 typedef enum {
-    RP_SYSTEM_ERROR_UNKNOWN, /* no system of that name */
-    RP_SYSTEM_ERROR_MODEL,   /* a model, or a profile, that the system cannot take */
-    RP_SYSTEM_ERROR_BATCH    /* a step that does not divide, or is too large to simulate */
+    RP_SYSTEM_ERROR_MODEL, /* a model, or a profile, that the system cannot take */
+    RP_SYSTEM_ERROR_BATCH  /* a step that does not divide, or is too large to simulate */
 } RpSystemError;
 
 /* ---- constants; fitted ones say to what ---- */
@@ -156,8 +155,6 @@ typedef struct {
 
 /* Every system, RoundPipe last; %NULL-terminated. */
 const RpSystem *const *rp_systems(void);
-/* Errors: RP_SYSTEM_ERROR_UNKNOWN with the nearest name, or all */
-const RpSystem *rp_system_find(const char *name, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**
  * rp_system_predict:

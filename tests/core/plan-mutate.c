@@ -12,13 +12,27 @@ free_task(gpointer data)
     g_free(task);
 }
 
+static RpChunks
+copy_chunks(const RpChunks *chunks)
+{
+    RpChunks copy = {.n_chunks = chunks->n_chunks};
+
+    if (chunks->n_chunks == 0)
+        return copy;
+    copy.first_segment = g_memdup2(chunks->first_segment, (chunks->n_chunks + 1) * sizeof(guint));
+    copy.chunk_bytes = g_memdup2(chunks->chunk_bytes, chunks->n_chunks * sizeof(guint64));
+    copy.segments =
+        g_memdup2(chunks->segments, chunks->first_segment[chunks->n_chunks] * sizeof(RpSegment));
+    return copy;
+}
+
 static RpPlanStage
 copy_stage(const RpPlanStage *stage)
 {
     RpPlanStage copy = *stage;
 
-    copy.parameters = rp_chunks_copy(&stage->parameters);
-    copy.gradients = rp_chunks_copy(&stage->gradients);
+    copy.parameters = copy_chunks(&stage->parameters);
+    copy.gradients = copy_chunks(&stage->gradients);
     copy.boundaries = g_memdup2(stage->boundaries, stage->n_boundaries * sizeof(guint));
     return copy;
 }

@@ -116,13 +116,12 @@ RP_TEST(a_network_beyond_host_memory_is_held_back_by_it)
 
 RP_TEST(networks_are_found_by_name)
 {
-    guint n;
-    const RpServerNetwork *rows = rp_server_network_list(&n);
+    static const char *const names[] = {"10GbE", "25GbE", "100GbE", "IB400"};
 
-    for (guint i = 0; i < n; i++) {
-        g_autoptr(RpServerNetwork) found = rp_must(rp_server_network_open, rows[i].name);
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
+        g_autoptr(RpServerNetwork) found = rp_must(rp_server_network_open, names[i]);
 
-        assert_true(rp_server_network_bytes_per_s(found) <= rows[i].gbit_per_s * 1e9 / 8);
+        assert_true(rp_server_network_bytes_per_s(found) <= found->gbit_per_s * 1e9 / 8);
         assert_true(rp_server_network_bytes_per_s(found) > 0);
     }
 }
