@@ -196,21 +196,28 @@ rp_profile_describe_saved(const RpProfile *profile)
     return g_string_free(text, FALSE);
 }
 
+/* Texts that every profile has, if only empty ones. */
+static const gsize texts[] = {
+    offsetof(RpProfile, model),  offsetof(RpProfile, device),
+    offsetof(RpProfile, dtype),  offsetof(RpProfile, accumulate),
+    offsetof(RpProfile, matmul), offsetof(RpProfile, attention),
+    offsetof(RpProfile, source), offsetof(RpProfile, origin),
+    offsetof(RpProfile, date),   offsetof(RpProfile, matmul_library),
+};
+
+static char **
+text_of(RpProfile *profile, gsize i)
+{
+    return (char **)(void *)((char *)profile + texts[i]);
+}
+
 RpProfile *
 rp_profile_new(guint n_layers)
 {
     RpProfile *profile = g_new0(RpProfile, 1);
 
-    profile->model = g_strdup("");
-    profile->device = g_strdup("");
-    profile->dtype = g_strdup("");
-    profile->accumulate = g_strdup("");
-    profile->matmul = g_strdup("");
-    profile->attention = g_strdup("");
-    profile->source = g_strdup("");
-    profile->origin = g_strdup("");
-    profile->date = g_strdup("");
-    profile->matmul_library = g_strdup("");
+    for (gsize i = 0; i < G_N_ELEMENTS(texts); i++)
+        *text_of(profile, i) = g_strdup("");
     profile->n_layers = n_layers;
     profile->layers = g_new0(RpLayer, n_layers);
     profile->tensor_tables = g_ptr_array_new_with_free_func(g_free);
@@ -297,17 +304,9 @@ rp_profile_copy(const RpProfile *profile)
 
     RpProfile *copy = g_new(RpProfile, 1);
     *copy = *profile;
-    copy->model = g_strdup(profile->model);
-    copy->device = g_strdup(profile->device);
-    copy->dtype = g_strdup(profile->dtype);
-    copy->accumulate = g_strdup(profile->accumulate);
-    copy->matmul = g_strdup(profile->matmul);
-    copy->attention = g_strdup(profile->attention);
-    copy->source = g_strdup(profile->source);
-    copy->origin = g_strdup(profile->origin);
-    copy->date = g_strdup(profile->date);
+    for (gsize i = 0; i < G_N_ELEMENTS(texts); i++)
+        *text_of(copy, i) = g_strdup(*text_of(copy, i));
     copy->missing = g_strdup(profile->missing);
-    copy->matmul_library = g_strdup(profile->matmul_library);
     copy->matmul_variants =
         g_memdup2(profile->matmul_variants, profile->n_matmul_variants * sizeof(RpMatmulVariant));
     copy->layers = g_memdup2(profile->layers, profile->n_layers * sizeof(RpLayer));
@@ -323,17 +322,9 @@ rp_profile_copy(const RpProfile *profile)
 static void
 free_one(RpProfile *profile)
 {
-    g_free(profile->model);
-    g_free(profile->device);
-    g_free(profile->dtype);
-    g_free(profile->accumulate);
-    g_free(profile->matmul);
-    g_free(profile->attention);
-    g_free(profile->source);
-    g_free(profile->origin);
-    g_free(profile->date);
+    for (gsize i = 0; i < G_N_ELEMENTS(texts); i++)
+        g_free(*text_of(profile, i));
     g_free(profile->missing);
-    g_free(profile->matmul_library);
     g_free(profile->matmul_variants);
     g_free(profile->layers);
     g_ptr_array_unref(profile->tensor_tables);
