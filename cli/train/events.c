@@ -146,13 +146,6 @@ started(gpointer user_data, const RpPinnedMemory *pinned)
     rp_train_catch_stop(words->tells_stop);
 }
 
-static gboolean
-begin(gpointer user_data, guint64 step, guint64 saved)
-{
-    (void)user_data;
-    return rp_train_begin_step(step, saved);
-}
-
 static void
 stepped(gpointer user_data, const RpStepReport *report, double step_ns)
 {
@@ -228,7 +221,7 @@ rp_train_events(RpTrainWords *words)
         .resumed = resumed,
         .rescaled = rescaled,
         .started = started,
-        .begin = begin,
+        .begin = rp_train_begin_step,
         .stepped = stepped,
         .stopped = stopped,
         .failed = failed,

@@ -127,13 +127,6 @@ catch_stop(gpointer user_data, const RpPinnedMemory *pinned)
     rp_train_catch_stop(FALSE);
 }
 
-static gboolean
-begin_quietly(gpointer user_data, guint64 step, guint64 saved)
-{
-    (void)user_data;
-    return rp_train_begin_step(step, saved);
-}
-
 /* The others first: one of them may have told it already. */
 static void
 fail_quietly(gpointer user_data, GError **error)
@@ -155,7 +148,6 @@ rp_train_quieten(RpRunEvents *events)
     events->progress = NULL;
     events->resumed = NULL;
     events->started = catch_stop;
-    events->begin = begin_quietly;
     events->stepped = NULL;
     events->failed = fail_quietly;
 }

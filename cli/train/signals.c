@@ -169,7 +169,7 @@ rp_train_catch_save(void)
 }
 
 gboolean
-rp_train_begin_step(guint64 step, guint64 saved)
+rp_train_begin_step(gpointer user_data, guint64 step, guint64 saved)
 {
     unsigned long long earlier = step_in_progress;
 

@@ -56,9 +56,9 @@ gboolean rp_train_take_save(void);
 /* SIGTERM, SIGINT, SIGHUP and SIGXCPU are noted; a second SIGINT, or SIGTERM after a second, ends
  * the process, as without us. @with_words: the first one also prints what follows */
 void rp_train_catch_stop(gboolean with_words);
-/* For that line: @step is the one that is finished, @saved that of the last checkpoint; 0: none.
+/* For that line, as RpRunEvents.begin: @step is the one that is finished, @saved that of the last checkpoint; 0: none.
  * Returns: %FALSE: it was printed already, with an earlier step */
-gboolean rp_train_begin_step(guint64 step, guint64 saved);
+gboolean rp_train_begin_step(gpointer user_data, guint64 step, guint64 saved);
 void rp_train_release_stop(void);
 /* The last one, or 0. */
 int rp_train_stop_signal(void);

@@ -173,16 +173,6 @@ try_remedy(const RpAdviseQuery *changed, guint changes, GPtrArray *remedies)
 
 /* ---- sets of options ---- */
 
-static guint
-count_bits(guint set)
-{
-    guint n = 0;
-
-    for (; set != 0; set &= set - 1)
-        n++;
-    return n;
-}
-
 /* Whether a remedy that was found does with part of @changes. */
 static gboolean
 is_needless(const GPtrArray *remedies, guint changes)
@@ -229,7 +219,7 @@ try_fewest(const RpAdviseQuery *query, guint n_options, guint least, guint most,
 
     for (guint n = least; n <= n_options && (n <= most || remedies->len == before); n++)
         for (guint set = 0; set < 1u << n_options; set++)
-            if (count_bits(set) == n)
+            if ((guint)__builtin_popcount(set) == n)
                 try_set(query, set, try, remedies);
 }
 
