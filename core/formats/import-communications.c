@@ -29,12 +29,6 @@ typedef struct {
  * Messages about broken communications.
  */
 
-static const RpAction *
-action_at(const RpCommunicationCheck *check, guint rank, guint i)
-{
-    return &g_array_index(check->orders->ranks[rank], RpAction, i);
-}
-
 static const RpCommunication *
 communication_at(const RpCommunicationCheck *check, guint rank, guint i)
 {
@@ -50,18 +44,6 @@ describe_communication(const RpCommunicationCheck *check, guint rank, guint i)
 
     rp_communication_format(text, communication);
     g_string_append_printf(text, "` (row %u, cell %u)", rank + 1, communication->cell);
-    return g_string_free(text, FALSE);
-}
-
-/* "`0SEND_F1` (row 1, cell 3)" */
-static char *
-describe_action(const RpCommunicationCheck *check, guint rank, guint i)
-{
-    GString *text = g_string_new("`");
-
-    rp_action_format(text, action_at(check, rank, i));
-    g_string_append_printf(text, "` (row %u, cell %u)", rank + 1,
-                           g_array_index(check->orders->cells[rank], guint32, i));
     return g_string_free(text, FALSE);
 }
 
@@ -94,13 +76,12 @@ typedef enum { SHARDED, UNSHARDED, USED } ShardState;
 static gboolean
 check_use(const RpCommunicationCheck *check, guint8 *state, guint rank, guint i)
 {
-    const RpAction *action = action_at(check, rank, i);
-    guint32 stages[2] = {action->stage, action->kind == RP_ACTION_OVERLAP ? action->backward_stage
-                                                                          : action->stage};
+    const RpAction *action = rp_orders_action(check->orders, rank, i);
+    guint32 stages[2] = {action->stage, rp_action_backward_stage(action)};
 
     for (guint k = 0; k < 2; k++) {
         if (state[stages[k]] == SHARDED) {
-            g_autofree char *subject = describe_action(check, rank, i);
+            g_autofree char *subject = rp_orders_describe(check->orders, rank, i);
             g_autofree char *problem =
                 g_strdup_printf("computes with stage %u before it is unsharded", stages[k]);
 
@@ -237,10 +218,10 @@ find_partner(const RpCommunicationCheck *check, const RpCommunication *communica
 static void
 note_action(RpCommunicationCheck *check, guint rank, guint i)
 {
-    const RpAction *action = action_at(check, rank, i);
+    const RpAction *action = rp_orders_action(check->orders, rank, i);
     gboolean overlap = action->kind == RP_ACTION_OVERLAP;
-    guint32 stage = overlap ? action->backward_stage : action->stage;
-    guint32 micro_batch = overlap ? action->backward_micro_batch : action->micro_batch;
+    guint32 stage = rp_action_backward_stage(action);
+    guint32 micro_batch = rp_action_backward_micro_batch(action);
 
     check->rank_of[action->stage] = rank;
     check->rank_of[stage] = rank;
@@ -260,7 +241,7 @@ check_no_fused(const RpCommunicationCheck *check)
 {
     for (guint r = 0; r < check->orders->n_ranks; r++)
         for (guint i = 0; i < check->orders->ranks[r]->len; i++)
-            if (action_at(check, r, i)->kind == RP_ACTION_FUSED)
+            if (rp_orders_action(check->orders, r, i)->kind == RP_ACTION_FUSED)
                 return fail_check(check,
                                   "an order with fused actions, whose stages have no rank of "
                                   "their own,",
@@ -317,7 +298,7 @@ check_half(const RpCommunicationCheck *check, RpCommunicationKind kind, guint32 
     guint32 action =
         (forward ? check->forward_at : check->backward_at)[entry(check, stage, micro_batch)];
     guint32 place = check->place[kind][entry(check, stage, micro_batch)];
-    g_autofree char *served = describe_action(check, rank, action);
+    g_autofree char *served = rp_orders_describe(check->orders, rank, action);
     g_autofree char *problem = NULL;
 
     if (place == ABSENT) {

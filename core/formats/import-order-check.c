@@ -31,12 +31,6 @@ rp_orders_describe(const RpOrders *orders, guint rank, guint i)
     return g_string_free(g_steal_pointer(&text), FALSE);
 }
 
-char *
-rp_order_describe(const RpOrderMerge *merge, guint rank, guint i)
-{
-    return rp_orders_describe(merge->orders, rank, i);
-}
-
 /* Sets the error "<file>: <subject> <problem>". */
 static gboolean
 fail(const RpOrderMerge *merge, const char *subject, const char *problem)
@@ -48,7 +42,7 @@ fail(const RpOrderMerge *merge, const char *subject, const char *problem)
 static gboolean
 fail_at(const RpOrderMerge *merge, guint rank, guint i, const char *problem)
 {
-    g_autofree char *subject = rp_order_describe(merge, rank, i);
+    g_autofree char *subject = rp_orders_describe(merge->orders, rank, i);
 
     return fail(merge, subject, problem);
 }
@@ -57,8 +51,8 @@ fail_at(const RpOrderMerge *merge, guint rank, guint i, const char *problem)
 static gboolean
 register_action(RpOrderMerge *merge, guint rank, guint i)
 {
-    const RpAction *action = rp_order_action(merge, rank, i);
-    guint32 stages[2] = {action->stage, action->stage};
+    const RpAction *action = rp_orders_action(merge->orders, rank, i);
+    guint32 stages[2] = {action->stage, rp_action_backward_stage(action)};
     RpTaskId *made[RP_MAX_PRODUCTS];
     guint n = rp_order_products_of(merge, action, made);
 
@@ -77,8 +71,6 @@ register_action(RpOrderMerge *merge, guint rank, guint i)
             return fail_at(merge, rank, i, "is a fused action of a second stage");
         merge->fused_stage = action->stage;
     }
-    if (action->kind == RP_ACTION_OVERLAP)
-        stages[1] = action->backward_stage;
     for (guint k = 0; k < 2; k++)
         if (merge->rank_of[stages[k]] == RP_NONE)
             merge->rank_of[stages[k]] = rank;
@@ -105,7 +97,7 @@ find_of_stage(const RpOrderMerge *merge, guint32 stage, guint but, guint *rank, 
 {
     for (*rank = 0; *rank < merge->orders->n_ranks; (*rank)++)
         for (*i = 0; *rank != but && *i < merge->orders->ranks[*rank]->len; (*i)++)
-            if (rp_order_action(merge, *rank, *i)->stage == stage)
+            if (rp_orders_action(merge->orders, *rank, *i)->stage == stage)
                 return TRUE;
     return FALSE;
 }
@@ -195,7 +187,7 @@ check_fused(const RpOrderMerge *merge)
 {
     for (guint r = 0; r < merge->orders->n_ranks; r++) {
         for (guint i = 0; i < merge->orders->ranks[r]->len; i++) {
-            const RpAction *action = rp_order_action(merge, r, i);
+            const RpAction *action = rp_orders_action(merge->orders, r, i);
             if (action->kind == RP_ACTION_OVERLAP)
                 return fail_at(merge, r, i, "is an overlap in an order with a fused stage");
             if (action->stage == merge->fused_stage && action->kind != RP_ACTION_FUSED)
@@ -216,7 +208,7 @@ find_rounds(RpOrderMerge *merge)
         rank_of[at] = RP_NONE;
     for (guint r = 0; r < merge->orders->n_ranks; r++) {
         for (guint i = 0; i < merge->orders->ranks[r]->len; i++) {
-            const RpAction *action = rp_order_action(merge, r, i);
+            const RpAction *action = rp_orders_action(merge->orders, r, i);
             guint32 *rank = &rank_of[(gsize)action->stage * M + action->micro_batch];
             if (*rank != RP_NONE && *rank != r)
                 return fail_at(merge, r, i, "runs on another rank than the other half of it");

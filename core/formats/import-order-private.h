@@ -43,15 +43,6 @@ rp_order_product(const RpOrderMerge *merge, guint32 stage, guint32 micro_batch, 
                             what];
 }
 
-static inline const RpAction *
-rp_order_action(const RpOrderMerge *merge, guint rank, guint i)
-{
-    return &g_array_index(merge->orders->ranks[rank], RpAction, i);
-}
-
-/* "`3B0` (row 2, cell 7)" */
-char *rp_order_describe(const RpOrderMerge *merge, guint rank, guint i);
-
 /* Finds the products of an action. Returns: their number */
 guint rp_order_products_of(const RpOrderMerge *merge, const RpAction *action,
                            RpTaskId *made[RP_MAX_PRODUCTS]);

@@ -183,7 +183,7 @@ find_maker(const RpOrderMerge *merge, const RpTaskId *what, guint *rank, guint *
 {
     for (*rank = 0; *rank < merge->orders->n_ranks; (*rank)++)
         for (*i = merge->next[*rank]; *i < merge->orders->ranks[*rank]->len; (*i)++)
-            if (makes(merge, rp_order_action(merge, *rank, *i), what))
+            if (makes(merge, rp_orders_action(merge->orders, *rank, *i), what))
                 return;
     g_assert_not_reached();
 }
@@ -205,22 +205,23 @@ fail_deadlock(const RpOrderMerge *merge, guint rank)
 
     while (!seen[rank]) {
         seen[rank] = TRUE;
-        find_maker(merge, missing_need(merge, rp_order_action(merge, rank, merge->next[rank])),
+        find_maker(merge,
+                   missing_need(merge, rp_orders_action(merge->orders, rank, merge->next[rank])),
                    &maker_rank, &maker);
         rank = maker_rank;
     }
     /* @rank is on the cycle now */
     guint behind_rank = 0, behind = 0;
-    find_maker(merge, missing_need(merge, rp_order_action(merge, rank, merge->next[rank])),
+    find_maker(merge, missing_need(merge, rp_orders_action(merge->orders, rank, merge->next[rank])),
                &maker_rank, &maker);
     guint head = merge->next[maker_rank];
-    find_maker(merge, missing_need(merge, rp_order_action(merge, maker_rank, head)), &behind_rank,
-               &behind);
+    find_maker(merge, missing_need(merge, rp_orders_action(merge->orders, maker_rank, head)),
+               &behind_rank, &behind);
     g_autofree char *name = rp_display_name(merge->orders->name);
-    g_autofree char *waiting = rp_order_describe(merge, rank, merge->next[rank]);
-    g_autofree char *wanted = rp_order_describe(merge, maker_rank, maker);
-    g_autofree char *blocked = rp_order_describe(merge, maker_rank, head);
-    g_autofree char *wanted_too = rp_order_describe(merge, behind_rank, behind);
+    g_autofree char *waiting = rp_orders_describe(merge->orders, rank, merge->next[rank]);
+    g_autofree char *wanted = rp_orders_describe(merge->orders, maker_rank, maker);
+    g_autofree char *blocked = rp_orders_describe(merge->orders, maker_rank, head);
+    g_autofree char *wanted_too = rp_orders_describe(merge->orders, behind_rank, behind);
 
     g_autofree char *remedy = orders_remedy(merge->orders, wanted, blocked);
 
@@ -248,7 +249,7 @@ merge_all(RpOrderMerge *merge)
         RpTaskId *missing = NULL;
 
         while (merge->next[rank] < orders->ranks[rank]->len) {
-            const RpAction *action = rp_order_action(merge, rank, merge->next[rank]);
+            const RpAction *action = rp_orders_action(merge->orders, rank, merge->next[rank]);
             missing = missing_need(merge, action);
             if (missing != NULL)
                 break;
