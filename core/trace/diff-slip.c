@@ -5,20 +5,10 @@
 #include "core/trace/diff-private.h"
 #include "core/trace/needs.h"
 
-#include <stdlib.h>
-
-/* If more tasks than this end at the same instant, they are no evidence of who waited for whom. */
-#define MOST_GATES 64
-
-typedef struct {
-    gint64 end_ns; /* in the first trace */
-    guint pair;
-} End;
-
 typedef struct {
     RpTraceDiff *diff;
     RpTraceNeeds *needs;  /* needs of the pairs' first records */
-    GArray *ends;         /* End, sorted */
+    GArray *ends;         /* RpTraceEnd: of the pairs in the first trace */
     gint64 *lane_ends[2]; /* by pair: end of the task before it on its lane; G_MININT64 = none */
     gint64 hop_ns;        /* between devices, where no transfers are */
 } Search;
@@ -37,16 +27,6 @@ pair_at(const Search *search, guint i)
     return &g_array_index(search->diff->pairs, RpTaskPair, i);
 }
 
-static int
-compare_ends(const void *a, const void *b)
-{
-    const End *left = a, *right = b;
-
-    if (left->end_ns != right->end_ns)
-        return left->end_ns < right->end_ns ? -1 : 1;
-    return (left->pair > right->pair) - (left->pair < right->pair);
-}
-
 /* ---- due times ---- */
 
 static void
@@ -55,18 +35,13 @@ wait_for(Due *due, RpTraceSide side, gint64 end_ns)
     due->due_ns[side] = due->any ? MAX(due->due_ns[side], end_ns) : end_ns;
 }
 
-/* A predecessor that both have. A lag that the first trace shows to be too long does not count. */
+/* A predecessor that both have. */
 static void
 add_predecessor(const Search *search, Due *due, guint predecessor)
 {
     const RpTaskPair *before = pair_at(search, predecessor);
-    const RpTraceRecord *task = due->pair->record[0];
-    gint64 lag_ns = before->record[0]->lane != task->lane && task->kind <= RP_TASK_OVERLAP &&
-                            before->record[0]->kind <= RP_TASK_OVERLAP
-                        ? search->hop_ns
-                        : 0;
+    const gint64 lag_ns = rp_trace_lag_ns(search->hop_ns, before->record[0], due->pair->record[0]);
 
-    lag_ns = MIN(lag_ns, task->start_ns - before->record[0]->end_ns);
     for (guint side = 0; side < RP_N_TRACE_SIDES; side++)
         wait_for(due, side, before->record[side]->end_ns + lag_ns);
     due->any = TRUE;
@@ -88,20 +63,12 @@ add_gates(const Search *search, Due *due, gboolean far)
     const RpTraceRecord *task = due->pair->record[0];
     const RpTrace *trace = search->diff->traces[0];
     guint32 device = rp_trace_lane_device(trace, task->lane);
-    guint low = 0, high = search->ends->len;
+    const guint first = rp_trace_ends_from(search->ends, task->start_ns);
     gboolean found = FALSE;
 
-    while (low < high) {
-        guint middle = low + (high - low) / 2;
-
-        if (g_array_index(search->ends, End, middle).end_ns < task->start_ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (guint i = 0; i < MOST_GATES && low + i < search->ends->len; i++) {
-        const End *end = &g_array_index(search->ends, End, low + i);
-        const RpTaskPair *gate = pair_at(search, end->pair);
+    for (guint i = 0; i < RP_TRACE_MOST_AT_ONCE && first + i < search->ends->len; i++) {
+        const RpTraceEnd *end = &g_array_index(search->ends, RpTraceEnd, first + i);
+        const RpTaskPair *gate = pair_at(search, end->task);
         guint32 other = rp_trace_lane_device(trace, gate->record[0]->lane);
         gboolean near = other == device || other == RP_NONE || device == RP_NONE;
 
@@ -110,7 +77,7 @@ add_gates(const Search *search, Due *due, gboolean far)
         if (gate == due->pair || near == far ||
             gate->record[1]->end_ns > due->pair->record[1]->start_ns)
             continue;
-        add_predecessor(search, due, end->pair);
+        add_predecessor(search, due, end->task);
         found = TRUE;
     }
     return found;
@@ -238,7 +205,6 @@ rp_trace_diff_find_slips(RpTraceDiff *diff)
     g_autofree const RpTraceRecord **records = g_new(const RpTraceRecord *, (gsize)n + 1);
     Search search = {
         .diff = diff,
-        .ends = g_array_sized_new(FALSE, FALSE, sizeof(End), n),
         .hop_ns = rp_trace_hop_ns(diff->traces[0]),
     };
 
@@ -250,14 +216,10 @@ rp_trace_diff_find_slips(RpTraceDiff *diff)
         for (guint i = 0; i < n; i++)
             search.lane_ends[side][i] = ends[pair_at(&search, i)->record[side] - all];
     }
-    for (guint i = 0; i < n; i++) {
-        End end = {pair_at(&search, i)->record[0]->end_ns, i};
-
-        g_array_append_val(search.ends, end);
+    for (guint i = 0; i < n; i++)
         records[i] = pair_at(&search, i)->record[0];
-    }
+    search.ends = rp_trace_ends_new(records, n);
     search.needs = rp_trace_needs_new(diff->traces[0], records, n);
-    qsort(search.ends->data, search.ends->len, sizeof(End), compare_ends);
     for (guint i = 0; i < n; i++)
         g_array_index(diff->pairs, RpTaskPair, i).slip_ns = slip_of(&search, i);
     forgive_early_uploads(&search);

@@ -1,22 +1,12 @@
 #include "core/trace/needs.h"
 
-#include <stdlib.h>
-
-/* If more tasks than this end at the same instant, they are no evidence of who waited for whom. */
-#define MOST_AT_ONCE 64
-
-typedef struct {
-    gint64 end_ns;
-    guint record;
-} End;
-
 typedef struct {
     const RpTrace *trace;
     const RpTraceRecord **records;
     guint n;
     RpTraceNeeds *needs; /* or %NULL: the plan says it */
     gint64 hop_ns;
-    GArray *ends; /* End, sorted */
+    GArray *ends; /* RpTraceEnd */
     /* the task that is looked at */
     guint task;
     guint32 gate; /* so far; RP_NONE */
@@ -32,18 +22,13 @@ offer(Search *search, guint maker, gint64 due_ns)
     search->due_ns = due_ns;
 }
 
-/* As diff-slip.c has it: a lag that the trace shows to be too long is none. */
 static void
 offer_need(guint maker, gpointer user_data)
 {
     Search *search = user_data;
     const RpTraceRecord *task = search->records[search->task], *before = search->records[maker];
-    gint64 lag_ns = before->lane != task->lane && task->kind <= RP_TASK_OVERLAP &&
-                            before->kind <= RP_TASK_OVERLAP
-                        ? search->hop_ns
-                        : 0;
 
-    offer(search, maker, before->end_ns + MIN(lag_ns, task->start_ns - before->end_ns));
+    offer(search, maker, before->end_ns + rp_trace_lag_ns(search->hop_ns, before, task));
 }
 
 /* Index of the task @id; RP_NONE: it is not in the trace. */
@@ -89,46 +74,28 @@ offer_coincidence(Search *search)
 {
     const RpTraceRecord *task = search->records[search->task];
     const guint32 device = rp_trace_lane_device(search->trace, task->lane);
-    guint low = 0, high = search->ends->len;
+    const guint first = rp_trace_ends_from(search->ends, task->start_ns);
     guint32 far = RP_NONE;
 
-    while (low < high) {
-        guint middle = low + (high - low) / 2;
-
-        if (g_array_index(search->ends, End, middle).end_ns < task->start_ns)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (guint i = 0; i < MOST_AT_ONCE && low + i < search->ends->len; i++) {
-        const End *end = &g_array_index(search->ends, End, low + i);
-        const RpTraceRecord *other = search->records[end->record];
+    for (guint i = 0; i < RP_TRACE_MOST_AT_ONCE && first + i < search->ends->len; i++) {
+        const RpTraceEnd *end = &g_array_index(search->ends, RpTraceEnd, first + i);
+        const RpTraceRecord *other = search->records[end->task];
         const guint32 its = rp_trace_lane_device(search->trace, other->lane);
 
         if (end->end_ns != task->start_ns)
             break;
         /* a later task may have held the engine; one of no time only follows */
-        if (end->record == search->task ||
+        if (end->task == search->task ||
             (other->task > task->task && other->start_ns == other->end_ns))
             continue;
         if (its == device || its == RP_NONE || device == RP_NONE) {
-            offer(search, end->record, end->end_ns);
+            offer(search, end->task, end->end_ns);
             return;
         }
-        far = far == RP_NONE ? end->record : far;
+        far = far == RP_NONE ? end->task : far;
     }
     if (far != RP_NONE)
         offer(search, far, task->start_ns);
-}
-
-static int
-compare_ends(const void *a, const void *b)
-{
-    const End *left = a, *right = b;
-
-    if (left->end_ns != right->end_ns)
-        return left->end_ns < right->end_ns ? -1 : 1;
-    return (left->record > right->record) - (left->record < right->record);
 }
 
 static void
@@ -139,14 +106,9 @@ search_init(Search *search, const RpTrace *trace, const RpPlan *plan)
 
     *search = (Search){.trace = trace, .n = n, .hop_ns = rp_trace_hop_ns(trace)};
     search->records = g_new(const RpTraceRecord *, (gsize)n + 1);
-    search->ends = g_array_sized_new(FALSE, FALSE, sizeof(End), n);
-    for (guint i = 0; i < n; i++) {
-        const End end = {records[i].end_ns, i};
-
+    for (guint i = 0; i < n; i++)
         search->records[i] = &records[i];
-        g_array_append_val(search->ends, end);
-    }
-    qsort(search->ends->data, n, sizeof(End), compare_ends);
+    search->ends = rp_trace_ends_new(search->records, n);
     if (plan == NULL)
         search->needs = rp_trace_needs_new(trace, search->records, n);
 }

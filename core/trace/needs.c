@@ -235,3 +235,54 @@ rp_trace_hop_ns(const RpTrace *trace)
     }
     return hop_ns;
 }
+
+gint64
+rp_trace_lag_ns(gint64 hop_ns, const RpTraceRecord *before, const RpTraceRecord *task)
+{
+    const gboolean hops = before->lane != task->lane && task->kind <= RP_TASK_OVERLAP &&
+                          before->kind <= RP_TASK_OVERLAP;
+
+    return MIN(hops ? hop_ns : 0, task->start_ns - before->end_ns);
+}
+
+/* ---- ends ---- */
+
+static gint
+compare_ends(gconstpointer a, gconstpointer b)
+{
+    const RpTraceEnd *left = a, *right = b;
+
+    if (left->end_ns != right->end_ns)
+        return left->end_ns < right->end_ns ? -1 : 1;
+    return (left->task > right->task) - (left->task < right->task);
+}
+
+GArray *
+rp_trace_ends_new(const RpTraceRecord *const *records, guint n)
+{
+    GArray *ends = g_array_sized_new(FALSE, FALSE, sizeof(RpTraceEnd), n);
+
+    for (guint i = 0; i < n; i++) {
+        const RpTraceEnd end = {records[i]->end_ns, i};
+
+        g_array_append_val(ends, end);
+    }
+    g_array_sort(ends, compare_ends);
+    return ends;
+}
+
+guint
+rp_trace_ends_from(const GArray *ends, gint64 time_ns)
+{
+    guint low = 0, high = ends->len;
+
+    while (low < high) {
+        const guint middle = low + (high - low) / 2;
+
+        if (g_array_index(ends, RpTraceEnd, middle).end_ns < time_ns)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}

@@ -54,6 +54,22 @@ const RpTaskValue *rp_trace_needs_find(const RpTraceNeeds *needs, const RpTaskVa
 
 /* The hop between devices of `compute` fidelity; where transfers are tasks, it is none. */
 gint64 rp_trace_hop_ns(const RpTrace *trace);
+/* The hop between two actions. One that the trace shows to be too long is none. */
+gint64 rp_trace_lag_ns(gint64 hop_ns, const RpTraceRecord *before, const RpTraceRecord *task);
+
+/* If more tasks than this end at the same instant, they are no evidence of who waited for whom. */
+#define RP_TRACE_MOST_AT_ONCE 64
+
+/* When a task ends. */
+typedef struct {
+    gint64 end_ns;
+    guint task; /* index */
+} RpTraceEnd;
+
+/* The ends of @records, sorted. (transfer full) (element-type RpTraceEnd) */
+GArray *rp_trace_ends_new(const RpTraceRecord *const *records, guint n);
+/* The first that is not before @time_ns. */
+guint rp_trace_ends_from(const GArray *ends, gint64 time_ns);
 
 /*
  * Gates: which task each task of a trace waited for, the last of its predecessors to end.
