@@ -31,12 +31,6 @@ report_runs(RpReport *report, const GArray *runs)
     rp_report_end(report);
 }
 
-static void
-clear(gpointer steps)
-{
-    rp_cli_steps_clear(steps);
-}
-
 static gboolean
 run(RpArgs *args, char **words, RpReport *report, GError **error)
 {
@@ -45,7 +39,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     g_autoptr(GArray) runs = g_array_new(FALSE, TRUE, sizeof(RpCliSteps));
     RpFigureStyle style;
 
-    g_array_set_clear_func(runs, clear);
+    g_array_set_clear_func(runs, (GDestroyNotify)rp_cli_steps_clear);
     if (g_strv_length(words) > MAX_RUNS)
         return rp_cli_refuse(error, "RUN: expected at most %u of them, found %u", MAX_RUNS,
                              g_strv_length(words));

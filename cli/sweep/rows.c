@@ -425,12 +425,6 @@ open_file(RpSweepRows *rows, GError **error)
     return TRUE;
 }
 
-static void
-free_cells(gpointer cells)
-{
-    g_strfreev(cells);
-}
-
 RpSweepRows *
 rp_sweep_rows_open(const char *path, const RpSweepGrid *grid, GError **error)
 {
@@ -440,7 +434,7 @@ rp_sweep_rows_open(const char *path, const RpSweepGrid *grid, GError **error)
     rows->fd = -1;
     rows->path = g_strdup(path);
     rows->columns = g_new0(const char *, grid->axes->len + RP_SWEEP_N_RESULTS + 1);
-    rows->others = g_ptr_array_new_with_free_func(free_cells);
+    rows->others = g_ptr_array_new_with_free_func((GDestroyNotify)g_strfreev);
     rows->cells = g_new0(char **, grid->n);
     g_mutex_init(&rows->lock);
     for (guint a = 0; a < grid->axes->len; a++)

@@ -145,12 +145,6 @@ add_memory(RpJsonPull *pull, const RpJsonRecord *read, const Event *event, Reade
     return TRUE;
 }
 
-static void
-free_steps(gpointer steps)
-{
-    g_array_unref(steps);
-}
-
 static gboolean
 read_events(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
@@ -257,7 +251,7 @@ RpTrace *
 rp_trace_load_chrome_memory(const char *path, GPtrArray **memory, GError **error)
 {
     g_autoptr(GMappedFile) file = rp_file_map(path, error);
-    g_autoptr(GPtrArray) curves = g_ptr_array_new_with_free_func(free_steps);
+    g_autoptr(GPtrArray) curves = g_ptr_array_new_with_free_func((GDestroyNotify)g_array_unref);
 
     if (file == NULL)
         return NULL;

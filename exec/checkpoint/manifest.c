@@ -369,12 +369,6 @@ manifest_clear(Manifest *manifest)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Manifest, manifest_clear)
 
-static void
-free_parts(gpointer data)
-{
-    g_array_unref(data);
-}
-
 static gboolean
 parse(const char *name, const char *text, gsize length, Manifest *manifest, GError **error)
 {
@@ -396,7 +390,8 @@ parse(const char *name, const char *text, gsize length, Manifest *manifest, GErr
 
     manifest->files = files_new();
     manifest->of.n_servers = 1;
-    manifest->of.parts = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, free_parts);
+    manifest->of.parts =
+        g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)g_array_unref);
     if (!rp_json_pull_init(&pull, name, text, length, RP_CHECKPOINT_ERROR,
                            RP_CHECKPOINT_ERROR_CORRUPT, error) ||
         !rp_json_read_record(&pull, fields, G_N_ELEMENTS(fields), manifest, NULL) ||

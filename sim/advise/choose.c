@@ -28,12 +28,6 @@
 /* With more memory of a card than this, plans that fit less are searched for as well. */
 #define ENOUGH_GPU_BYTES (32 * RP_GIB)
 
-static void
-free_run(gpointer run)
-{
-    rp_advise_run_free(run);
-}
-
 /* From the largest micro-batch down: those that fit, after the smallest that does not. */
 static gboolean
 find_fitting(const RpAdviseQuery *query, GPtrArray *runs, GError **error)
@@ -394,9 +388,9 @@ static gboolean
 choose_any(RpAdvice *advice, GError **error)
 {
     const RpAdviseQuery *query = &advice->query;
-    g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func(free_run);
+    g_autoptr(GPtrArray) runs = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
 
-    advice->finalists = g_ptr_array_new_with_free_func(free_run);
+    advice->finalists = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
     if (!find_fitting(query, runs, error))
         return FALSE;
     advice->candidates = g_ptr_array_ref(runs);
@@ -483,7 +477,8 @@ stream_finalists(const RpAdvice *advice, GPtrArray *streamed, GError **error)
 static gboolean
 weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
 {
-    g_autoptr(GPtrArray) streamed = g_ptr_array_new_with_free_func(free_run);
+    g_autoptr(GPtrArray) streamed =
+        g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
 
     *tokens_per_s = 0;
     if (advice->best == NULL || advice->best->resident_bytes == 0)
@@ -514,7 +509,7 @@ weigh_residents(RpAdvice *advice, double *tokens_per_s, GError **error)
 static gboolean
 weigh_replicas(RpAdvice *advice, const RpAdviseQuery *limits, GError **error)
 {
-    g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func(free_run);
+    g_autoptr(GPtrArray) tried = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
     g_autoptr(GPtrArray) order = g_ptr_array_copy(advice->finalists, NULL, NULL);
 
     for (guint i = 0; i < advice->candidates->len; i++) {

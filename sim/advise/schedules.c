@@ -138,19 +138,13 @@ list_rows(const RpAdvice *advice, const RpScheduleOps *const *schedules)
     return rows;
 }
 
-static void
-free_run(gpointer run)
-{
-    rp_advise_run_free(run);
-}
-
 gboolean
 rp_advise_compare(RpAdvice *advice, const RpScheduleOps *const *schedules, GError **error)
 {
     g_autoptr(GArray) rows = list_rows(advice, schedules);
     const gboolean made = rp_run_pieces(rows->len, make_row, rows->data, error);
 
-    advice->schedules = g_ptr_array_new_with_free_func(free_run);
+    advice->schedules = g_ptr_array_new_with_free_func((GDestroyNotify)rp_advise_run_free);
     for (guint i = 0; i < rows->len; i++)
         if (g_array_index(rows, Row, i).run != NULL)
             g_ptr_array_add(advice->schedules, g_array_index(rows, Row, i).run);
