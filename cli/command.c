@@ -1,7 +1,6 @@
 /* A command's way: its options read, its work done, its report or its error printed. */
 #include "cli/cli.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/base/quote.h"

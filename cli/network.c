@@ -1,8 +1,6 @@
 /* Sizes as `train` has them, of a network over a backend's kernels. */
 #include "cli/network.h"
 
-#include <string.h>
-
 #include "exec/cuda/backend.h"
 #include "exec/model/hf-config.h"
 #include "exec/safetensors/safetensors.h"

@@ -1,6 +1,5 @@
 /* Whether this machine can train, and what it has for that. */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>

@@ -1,6 +1,5 @@
 /* roundpipe evaluate: the loss and the perplexity of a model on data. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"

@@ -1,6 +1,5 @@
 #include "cli/network.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/reports/reports.h"

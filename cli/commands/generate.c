@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include "cli/generate/generate.h"
-#include "cli/train/train.h"
-#include "core/base/file.h"
 #include "core/base/quote.h"
 #include "exec/data/dataset.h"
 #include "run/devices.h"

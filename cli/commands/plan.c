@@ -1,6 +1,5 @@
 /* roundpipe plan: what will happen if I train MODEL on N x GPU. */
 #include "cli/plan/plan.h"
-#include "run/settings.h"
 
 /* A refusal by the library because of the words is wrong usage. */
 static void

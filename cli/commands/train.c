@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/reports/reports.h"
 #include "cli/train/train.h"
 #include "run/settings.h"
 

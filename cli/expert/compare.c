@@ -3,7 +3,6 @@
 
 #include "cli/cli.h"
 #include "cli/reports/reports.h"
-#include "core/base/quote.h"
 #include "core/base/threads.h"
 #include "core/base/units.h"
 #include "core/schedules/given.h"

@@ -1,11 +1,9 @@
 #include "cli/cli.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/reports/reports.h"
 #include "core/base/units.h"
-#include "core/formats/export.h"
 
 static void
 report_devices(RpReport *report, const RpTrace *trace)

@@ -1,7 +1,6 @@
 #include "cli/sweep/sweep.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,7 +9,6 @@
 #include "core/base/quote.h"
 #include "run/devices.h"
 #include "run/serve/service.h"
-#include "run/train/train.h"
 
 #define DEFAULT_REQUESTS 64
 #define MAX_REQUESTS 4096

@@ -10,7 +10,6 @@
 #include "core/base/units.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/cuda/runtime/device.h"
-#include "run/settings.h"
 
 /* Actions on threads that waited longer for a processor, as a share of their time, are not compared
  * with the prediction: other programs, or more devices than processors, made them what they are. */

@@ -1,6 +1,5 @@
 /* One of several servers, as mpirun and srun start them: of roundpipe train, and profile --servers. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "cli/train/train.h"
 #include "core/catalogue/server-network.h"

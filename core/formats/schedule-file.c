@@ -6,7 +6,6 @@
 #include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/base/units.h"
-#include "core/formats/import-order-private.h"
 
 /* A file's schedule while it is read. */
 typedef struct {

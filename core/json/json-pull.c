@@ -1,7 +1,6 @@
 #include "core/json/json-pull.h"
 #include "core/base/quote.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/base/quote.h"
 #include "core/json/json-record.h"
 
 typedef enum {

@@ -19,7 +19,6 @@
 
 #include "core/base/file.h"
 #include "core/base/new-file.h"
-#include "core/base/quote.h"
 
 #define PREFIX "checkpoint-"
 #define WEIGHTS_PREFIX "weights-"

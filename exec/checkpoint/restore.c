@@ -6,7 +6,6 @@
 
 #include <string.h>
 
-#include "core/base/file.h"
 #include "core/base/quote.h"
 
 typedef struct {

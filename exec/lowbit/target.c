@@ -1,6 +1,4 @@
 /* Writing: the tensors of a weight, in the form that others read. */
-#include <stdio.h>
-
 #include "core/base/quote.h"
 #include "core/json/json-write.h"
 #include "exec/lowbit/lowbit-file.h"

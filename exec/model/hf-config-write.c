@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/catalogue/custom.h"
 #include "core/json/json-pull.h"

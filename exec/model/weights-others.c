@@ -4,8 +4,6 @@
  */
 #include "exec/model/weights.h"
 
-#include <string.h>
-
 gboolean
 rp_weights_is_other(const RpModel *model, const char *name)
 {

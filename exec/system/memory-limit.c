@@ -1,7 +1,6 @@
 #include "exec/system/memory-limit.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #define MEM_AVAILABLE "available memory"
 

@@ -1,7 +1,5 @@
 #include "exec/train/trainer-private.h"
 
-#include <string.h>
-
 #include "core/base/quote.h"
 #include "core/verify/verify.h"
 #include "exec/device/batch-feed.h"

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/json/json-write.h"
 #include "plots/figure.h"

@@ -12,7 +12,6 @@
 
 #include <string.h>
 
-#include "core/base/quote.h"
 #include "core/json/json-write.h"
 
 /* How often a connection is looked at while nothing comes. */

@@ -8,7 +8,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "core/base/file.h"
 #include "core/base/quote.h"
 #include "core/formats/schedule-file.h"
 #include "core/profile/box.h"

@@ -7,7 +7,6 @@
 #include "sim/recurrence/recurrence.h"
 #include "sim/search/dispatched.h"
 #include "sim/search/partition-bound.h"
-#include "sim/search/partition-cost.h"
 #include "sim/simulate.h"
 #include "sim/steady-window.h"
 

@@ -1,6 +1,5 @@
 #include "text/chat/private.h"
 
-#include <math.h>
 #include <string.h>
 
 G_DEFINE_QUARK(rp_chat_error, rp_chat_error)

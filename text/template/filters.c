@@ -1,7 +1,6 @@
 #include "text/template/render.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_INDENT 1000 /* characters a level */

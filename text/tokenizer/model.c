@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "core/base/quote.h"
-
 typedef struct {
     RpTokenizer *tokenizer;
     char *unk;

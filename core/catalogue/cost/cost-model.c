@@ -6,7 +6,6 @@
 #include "core/base/fp8.h"
 #include "core/base/quote.h"
 #include "core/catalogue/cost/cost-parts.h"
-#include "core/catalogue/lora.h"
 #include "core/profile/cards.h"
 
 G_DEFINE_QUARK(rp_cost_model_error, rp_cost_model_error)

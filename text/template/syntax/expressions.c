@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "core/base/quote.h"
 #include "text/template/syntax/syntax.h"
 
 static RpSyntax *parse_unary(RpParser *parser, gboolean with_filters);

@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "core/base/quote.h"
 #include "text/template/syntax/syntax.h"
 
 static RpSyntax *parse_body(RpParser *parser, const char *const *until);
