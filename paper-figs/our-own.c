@@ -138,9 +138,7 @@ find_memory(const RpProfile *profile, const RpPartition *partition, RpPlanOption
 
     if (plan == NULL)
         return FALSE;
-    *bytes = 0;
-    for (guint g = 0; g < rp_plan_gpus(plan); g++)
-        *bytes = MAX(*bytes, rp_plan_arena_bytes(plan, g));
+    *bytes = rp_plan_arena_bytes(plan, rp_plan_fullest_gpu(plan));
     return TRUE;
 }
 

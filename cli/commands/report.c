@@ -507,11 +507,8 @@ static void
 add_memory(const RpPlan *plan, RpPage *page)
 {
     const guint host = rp_plan_gpus(plan);
-    guint fullest = 0;
+    const guint fullest = rp_plan_fullest_gpu(plan);
 
-    for (guint g = 1; g < host; g++)
-        if (rp_plan_arena_bytes(plan, g) > rp_plan_arena_bytes(plan, fullest))
-            fullest = g;
     rp_page_begin_table(page, NULL);
     rp_page_row(page, (const char *const[]){"memory, planned", "fullest device", "host"}, 3);
     for (guint c = 0; c < RP_N_BUFFER_CATEGORIES; c++) {

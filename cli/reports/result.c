@@ -20,12 +20,10 @@ rp_result_clear(RpResult *result)
 static void
 measure_memory(const RpProfile *profile, const RpPlan *plan, RpResult *result)
 {
-    guint gpus = rp_plan_gpus(plan);
     RpShortage shortage;
 
-    for (guint g = 0; g < gpus; g++)
-        result->gpu_peak_bytes = MAX(result->gpu_peak_bytes, rp_plan_arena_bytes(plan, g));
-    result->host_peak_bytes = rp_plan_arena_bytes(plan, gpus);
+    result->gpu_peak_bytes = rp_plan_arena_bytes(plan, rp_plan_fullest_gpu(plan));
+    result->host_peak_bytes = rp_plan_arena_bytes(plan, rp_plan_gpus(plan));
     if (!rp_plan_find_card_shortage(plan, profile, &shortage))
         return;
     g_autofree char *what = rp_shortage_describe(&shortage);

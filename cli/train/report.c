@@ -379,11 +379,8 @@ static void
 say_memory(RpReport *report, const RpPlan *plan)
 {
     const guint host = rp_plan_gpus(plan);
-    guint fullest = 0;
+    const guint fullest = rp_plan_fullest_gpu(plan);
 
-    for (guint g = 1; g < host; g++)
-        if (rp_plan_arena_bytes(plan, g) > rp_plan_arena_bytes(plan, fullest))
-            fullest = g;
     rp_report_columns(report, NULL, "  memory, predicted");
     report_categories(report, NULL, "fullest device", plan, fullest, host);
     report_categories(report, NULL, "host", plan, host, fullest);

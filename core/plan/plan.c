@@ -363,6 +363,17 @@ rp_plan_arena_bytes(const RpPlan *plan, guint32 arena)
     return plan->shared->arena_bytes[arena];
 }
 
+guint32
+rp_plan_fullest_gpu(const RpPlan *plan)
+{
+    guint32 fullest = 0;
+
+    for (guint32 g = 1; g < plan->gpus; g++)
+        if (plan->shared->arena_bytes[g] > plan->shared->arena_bytes[fullest])
+            fullest = g;
+    return fullest;
+}
+
 /* Bytes of an arena with overlaps, from border to border of its buffers. */
 static guint64
 overlapping_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category)

@@ -507,6 +507,8 @@ guint rp_plan_n_buffers(const RpPlan *plan);
 const RpBuffer *rp_plan_buffer(const RpPlan *plan, guint32 buffer);
 /* Size of an arena: the end of its last buffer. This is the predicted and the executed peak. */
 guint64 rp_plan_arena_bytes(const RpPlan *plan, guint32 arena);
+/* The device with the largest arena, the first of several. */
+guint32 rp_plan_fullest_gpu(const RpPlan *plan);
 /* Bytes of an arena that buffers of one category take. Bytes that several buffers share count for
  * the largest of them, so that the categories of an arena add up to its size. */
 guint64 rp_plan_category_bytes(const RpPlan *plan, guint32 arena, RpBufferCategory category);

@@ -51,15 +51,11 @@ read_arena(const RpPlan *plan, guint32 arena, gboolean by_category)
 static void
 read_arenas(const RpPlan *plan, gboolean by_category, RpAdviseRun *run)
 {
-    guint32 host = rp_plan_gpus(plan);
-    guint32 fullest = 0;
+    const guint32 fullest = rp_plan_fullest_gpu(plan);
 
-    for (guint32 g = 1; g < host; g++)
-        if (rp_plan_arena_bytes(plan, g) > rp_plan_arena_bytes(plan, fullest))
-            fullest = g;
     run->resident_bytes = rp_plan_resident_bytes(plan, fullest);
     run->gpu = read_arena(plan, fullest, by_category);
-    run->host = read_arena(plan, host, by_category);
+    run->host = read_arena(plan, rp_plan_gpus(plan), by_category);
 }
 
 static char *

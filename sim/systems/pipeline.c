@@ -128,16 +128,6 @@ const RpSystem rp_system_mobius = {
 
 /* ---- RoundPipe ---- */
 
-static double
-fullest_gpu(const RpPlan *plan)
-{
-    guint64 most = 0;
-
-    for (guint g = 0; g < rp_plan_gpus(plan); g++)
-        most = MAX(most, rp_plan_arena_bytes(plan, g));
-    return (double)most;
-}
-
 static void
 read_steady(const RpTrace *trace, const RpSteadyWindow *window, guint gpus, RpSystemTime *time)
 {
@@ -185,7 +175,7 @@ run(const RpSystemJob *job, gboolean async, RpSystemTime *time, RpSystemMemory *
 
     if (trace == NULL)
         return FALSE;
-    memory->gpu = fullest_gpu(plan);
+    memory->gpu = (double)rp_plan_arena_bytes(plan, rp_plan_fullest_gpu(plan));
     memory->host = (double)rp_plan_arena_bytes(plan, gpus);
     read_steady(trace, &window, gpus, time);
     return TRUE;
