@@ -196,6 +196,10 @@ RpPartition *rp_partition_min_max(const RpProfile *profile, guint n_stages,
  */
 typedef gint64 (*RpPartitionCost)(const RpPartition *candidate, guint round, gpointer user_data);
 
+/* Rounds that may be tried, largest first: every divisor of @micro_batches that is >= @gpus;
+ * @fixed alone if it is not 0. (transfer full) (element-type guint) */
+GArray *rp_partition_rounds(guint gpus, guint micro_batches, guint fixed);
+
 /* Limits within which a search varies. */
 typedef struct {
     guint gpus;

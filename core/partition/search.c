@@ -334,23 +334,23 @@ compare_seeds(gconstpointer a, gconstpointer b)
     return (x->cost > y->cost) - (x->cost < y->cost);
 }
 
-/* Rounds that may be tried: (element-type guint), largest first. */
-static GArray *
-list_rounds(const RpPartitionSearch *limits)
+GArray *
+rp_partition_rounds(guint gpus, guint micro_batches, guint fixed)
 {
     GArray *rounds = g_array_new(FALSE, FALSE, sizeof(guint));
-    if (limits->round > 0) {
-        g_array_append_val(rounds, limits->round);
+
+    if (fixed > 0) {
+        g_array_append_val(rounds, fixed);
         return rounds;
     }
-    guint m = limits->micro_batches;
-    for (guint n = 1; n <= m / limits->gpus; n++) {
-        guint round = m / n;
-        if (m % n == 0)
+    for (guint n = 1; n <= micro_batches / gpus; n++) {
+        const guint round = micro_batches / n;
+
+        if (micro_batches % n == 0)
             g_array_append_val(rounds, round);
     }
     if (rounds->len == 0) /* fewer micro-batches than devices */
-        g_array_append_val(rounds, m);
+        g_array_append_val(rounds, micro_batches);
     return rounds;
 }
 
@@ -496,7 +496,8 @@ rp_partition_search_dispatched(const RpProfile *profile, const RpPartitionSearch
         return NULL;
     RpSearch state;
     begin(&state, profile, search, cost, user_data);
-    g_autoptr(GArray) rounds = list_rounds(search);
+    g_autoptr(GArray) rounds =
+        rp_partition_rounds(search->gpus, search->micro_batches, search->round);
     g_autoptr(GArray) seeds = g_array_new(FALSE, FALSE, sizeof(Seed));
     for (guint r = 0; r < rounds->len; r++)
         judge(&state, paper, g_array_index(rounds, guint, r));

@@ -74,25 +74,12 @@ anneal(RpSearcher *searcher, const RpFinding *from, guint hot, guint64 actions)
 
 /* ---- the search ---- */
 
-/* Rounds that may be tried: (element-type guint), largest first. */
+/* Rounds that are tried, largest first. */
 static GArray *
 list_rounds(const RpPlanOptions *options)
 {
-    GArray *rounds = g_array_new(FALSE, FALSE, sizeof(guint));
-    const guint m = options->micro_batches;
+    GArray *rounds = rp_partition_rounds(options->gpus, options->micro_batches, options->round);
 
-    if (options->round > 0) {
-        g_array_append_val(rounds, options->round);
-        return rounds;
-    }
-    for (guint n = 1; n <= m / options->gpus; n++) {
-        const guint round = m / n;
-
-        if (m % n == 0)
-            g_array_append_val(rounds, round);
-    }
-    if (rounds->len == 0) /* fewer micro-batches than devices */
-        g_array_append_val(rounds, m);
     if (rounds->len > MAX_ROUNDS)
         g_array_remove_range(rounds, MAX_ROUNDS / 2, rounds->len - MAX_ROUNDS);
     return rounds;
