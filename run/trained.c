@@ -38,18 +38,6 @@ has_file(const char *directory, const char *name)
 
 /* ---- what a word stands for ---- */
 
-static gboolean
-read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    g_autoptr(GString) text = g_string_new(NULL);
-
-    if (!rp_json_pull_string(pull, text))
-        return FALSE;
-    g_free(*(char **)value);
-    *(char **)value = g_strdup(text->str);
-    return TRUE;
-}
-
 /* @base as it is, or in the hub's cache; else from a folder above the adapters on, as where a run was begun; or there
  * by its last part, as where model and run were moved together. (transfer full) */
 static char *
@@ -94,9 +82,10 @@ static char *
 read_base(const char *adapter, GError **error)
 {
     static const RpJsonField rows[] = {
-        {"base_model_name_or_path", read_text, .offset = offsetof(Base, name),
+        {"base_model_name_or_path", rp_json_read_string, .offset = offsetof(Base, name),
          .null_is_absent = TRUE},
-        {"revision", read_text, .offset = offsetof(Base, revision), .null_is_absent = TRUE},
+        {"revision", rp_json_read_string, .offset = offsetof(Base, revision),
+         .null_is_absent = TRUE},
         {NULL, rp_json_read_ignored},
     };
     g_autofree char *path = g_build_filename(adapter, RP_ADAPTER_CONFIG, NULL);

@@ -236,6 +236,29 @@ rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 gboolean
+rp_json_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    if (!rp_json_pull_string(pull, text))
+        return FALSE;
+    g_free(*(char **)value);
+    *(char **)value = g_strdup(text->str);
+    return TRUE;
+}
+
+gboolean
+rp_json_read_each(RpJsonPull *pull, const RpJsonField *field, RpJsonRead read, gpointer value)
+{
+    if (!rp_json_pull_enter_array(pull))
+        return FALSE;
+    while (rp_json_pull_next_element(pull))
+        if (!read(pull, field, value))
+            return FALSE;
+    return !pull->failed;
+}
+
+gboolean
 rp_json_read_choice_index(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     g_autoptr(GString) text = g_string_new(NULL);

@@ -73,6 +73,8 @@ gboolean rp_json_read_boolean(RpJsonPull *pull, const RpJsonField *field, gpoint
 /* One line of text of min to max bytes, one of the choices: each frees and replaces a char *. */
 gboolean rp_json_read_text(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_choice(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* Any text, likewise. */
+gboolean rp_json_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 /* An object with a table of its own, read into the same struct from the row's offset on; for a row
  * it is RP_JSON_NESTED(fields). */
 gboolean rp_json_read_nested(RpJsonPull *pull, const RpJsonField *field, gpointer value);
@@ -80,5 +82,8 @@ gboolean rp_json_read_nested(RpJsonPull *pull, const RpJsonField *field, gpointe
 /* The index of the choice, into a guint; or into nothing. */
 gboolean rp_json_read_choice_index(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_json_read_constant(RpJsonPull *pull, const RpJsonField *field, gpointer value);
+/* Each element of an array by @read, all into @value. */
+gboolean rp_json_read_each(RpJsonPull *pull, const RpJsonField *field, RpJsonRead read,
+                           gpointer value);
 /* Any value. */
 gboolean rp_json_read_ignored(RpJsonPull *pull, const RpJsonField *field, gpointer value);

@@ -99,9 +99,10 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Read, read_clear)
 
 /* A name or a number, as text. */
 static gboolean
-read_word(RpJsonPull *pull, GPtrArray *words)
+read_word(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     g_autoptr(GString) text = g_string_new(NULL);
+    GPtrArray *words = value;
     double number = 0;
 
     if (words->len == MOST_NAMES)
@@ -126,17 +127,9 @@ read_words(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 
     if (rp_json_pull_peek(pull) == RP_JSON_NULL)
         return rp_json_pull_null(pull);
-    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY) {
-        if (!read_word(pull, words))
-            return FALSE;
-    } else {
-        if (!rp_json_pull_enter_array(pull))
-            return FALSE;
-        while (rp_json_pull_next_element(pull))
-            if (!read_word(pull, words))
-                return FALSE;
-    }
-    if (pull->failed)
+    if (!(rp_json_pull_peek(pull) == RP_JSON_ARRAY
+              ? rp_json_read_each(pull, field, read_word, words)
+              : read_word(pull, field, words)))
         return FALSE;
     g_ptr_array_add(words, NULL);
     g_strfreev(*(char ***)value);

@@ -47,9 +47,10 @@ read_prompt(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 static gboolean
-read_stop(RpJsonPull *pull, RpServeRequest *request)
+read_stop(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     g_autoptr(GString) text = g_string_new(NULL);
+    RpServeRequest *request = value;
 
     if (rp_json_pull_peek(pull) != RP_JSON_STRING)
         return rp_json_pull_fail(pull, "a text, or a list of texts");
@@ -66,16 +67,9 @@ read_stop(RpJsonPull *pull, RpServeRequest *request)
 static gboolean
 read_stops(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    RpServeRequest *request = value;
-
-    if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
-        return read_stop(pull, request);
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull))
-        if (!read_stop(pull, request))
-            return FALSE;
-    return !pull->failed;
+    return rp_json_pull_peek(pull) == RP_JSON_ARRAY
+               ? rp_json_read_each(pull, field, read_stop, value)
+               : read_stop(pull, field, value);
 }
 
 /* Takes the one value that changes nothing, which stands in the row's note as JSON is written. */

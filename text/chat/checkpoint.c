@@ -47,8 +47,9 @@ read_token(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 }
 
 static gboolean
-read_name_and_template(RpJsonPull *pull, Source *source)
+read_name_and_template(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
+    Source *source = value;
     g_autoptr(GString) key = g_string_new(NULL);
     g_autoptr(GString) name = g_string_new(NULL);
     g_autoptr(GString) text = g_string_new(NULL);
@@ -88,12 +89,7 @@ read_template(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     }
     if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
         return rp_json_pull_fail(pull, "a template, or a list of named ones");
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull))
-        if (!read_name_and_template(pull, source))
-            return FALSE;
-    return !pull->failed;
+    return rp_json_read_each(pull, field, read_name_and_template, source);
 }
 
 /* @name in the checkpoint, if it is there. */

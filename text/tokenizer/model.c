@@ -156,9 +156,9 @@ rp_tokenizer_read_model(RpJsonPull *pull, const RpJsonField *field, gpointer val
     static const RpJsonField rows[] = {
         {"type", rp_json_read_constant, .choices = types},
         ROW("dropout", rp_json_read_number, dropout, .null_is_absent = TRUE, .max = 1),
-        ROW("unk_token", rp_tokenizer_read_string, unk, .null_is_absent = TRUE),
-        ROW("continuing_subword_prefix", rp_tokenizer_read_string, prefix, .null_is_absent = TRUE),
-        ROW("end_of_word_suffix", rp_tokenizer_read_string, suffix, .null_is_absent = TRUE),
+        ROW("unk_token", rp_json_read_string, unk, .null_is_absent = TRUE),
+        ROW("continuing_subword_prefix", rp_json_read_string, prefix, .null_is_absent = TRUE),
+        ROW("end_of_word_suffix", rp_json_read_string, suffix, .null_is_absent = TRUE),
         ROW("fuse_unk", rp_json_read_boolean, fuse_unk, .required = FALSE),
         ROW("byte_fallback", rp_json_read_boolean, byte_fallback, .required = FALSE),
         ROW("ignore_merges", rp_json_read_boolean, ignore_merges, .required = FALSE),
@@ -188,7 +188,7 @@ read_added_token(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     }
     static const RpJsonField rows[] = {
         ROW("id", rp_json_read_uint, id, .required = TRUE, .max = RP_TOKENIZER_MAX_ID),
-        ROW("content", rp_tokenizer_read_string, content, .required = TRUE, .expected = "a text"),
+        ROW("content", rp_json_read_string, content, .required = TRUE, .expected = "a text"),
         ROW("single_word", rp_json_read_boolean, single_word, .required = FALSE),
         ROW("lstrip", rp_json_read_boolean, lstrip, .required = FALSE),
         ROW("rstrip", rp_json_read_boolean, rstrip, .required = FALSE),
@@ -212,5 +212,5 @@ read_added_token(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 gboolean
 rp_tokenizer_read_added(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    return rp_tokenizer_read_each(pull, read_added_token, value);
+    return rp_json_read_each(pull, field, read_added_token, value);
 }

@@ -257,8 +257,3 @@ gboolean rp_tokenizer_read_post_processor(RpJsonPull *pull, const RpJsonField *f
 gboolean rp_tokenizer_read_decoder(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_tokenizer_read_model(RpJsonPull *pull, const RpJsonField *field, gpointer value);
 gboolean rp_tokenizer_read_added(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-
-/* Any text, into a char *; the old one is freed. */
-gboolean rp_tokenizer_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value);
-/* Each element of an array by @read. */
-gboolean rp_tokenizer_read_each(RpJsonPull *pull, RpJsonRead read, gpointer value);

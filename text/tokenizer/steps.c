@@ -16,29 +16,6 @@
 /* Limits the tokens of a template. */
 #define MOST_TOKENS 64
 
-gboolean
-rp_tokenizer_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value)
-{
-    g_autoptr(GString) text = g_string_new(NULL);
-
-    if (!rp_json_pull_string(pull, text))
-        return FALSE;
-    g_free(*(char **)value);
-    *(char **)value = g_strdup(text->str);
-    return TRUE;
-}
-
-gboolean
-rp_tokenizer_read_each(RpJsonPull *pull, RpJsonRead read, gpointer value)
-{
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull))
-        if (!read(pull, NULL, value))
-            return FALSE;
-    return !pull->failed;
-}
-
 /* {"String": …} or {"Regex": …}, into an RpPattern *. */
 static gboolean
 read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer value)
@@ -48,8 +25,8 @@ read_pattern(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         char *text;
     } Words;
     static const RpJsonField rows[] = {
-        {"Regex", rp_tokenizer_read_string, G_STRUCT_OFFSET(Words, regex)},
-        {"String", rp_tokenizer_read_string, G_STRUCT_OFFSET(Words, text)},
+        {"Regex", rp_json_read_string, G_STRUCT_OFFSET(Words, regex)},
+        {"String", rp_json_read_string, G_STRUCT_OFFSET(Words, text)},
     };
     Words words = {0};
     const char *at = (rp_json_pull_peek(pull), pull->at);
@@ -108,7 +85,7 @@ read_steps(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     const RawStep *raw = value;
 
-    return rp_tokenizer_read_each(pull, raw->read, raw->tokenizer);
+    return rp_json_read_each(pull, field, raw->read, raw->tokenizer);
 }
 
 /* Reads a step and adds it to the tokenizer. */
@@ -185,8 +162,8 @@ rp_tokenizer_read_normalizer(RpJsonPull *pull, const RpJsonField *field, gpointe
     static const RpJsonField rows[] = {
         ROW("type", rp_json_read_choice_index, type, .required = TRUE, .choices = normalizer_types),
         {"normalizers", read_steps},
-        ROW("prepend", rp_tokenizer_read_string, prepend, .required = FALSE),
-        ROW("content", rp_tokenizer_read_string, step.content, .required = FALSE),
+        ROW("prepend", rp_json_read_string, prepend, .required = FALSE),
+        ROW("content", rp_json_read_string, step.content, .required = FALSE),
         ROW("pattern", read_pattern, step.pattern, .required = FALSE),
     };
     const RawStep raw = {.tokenizer = value, .read = rp_tokenizer_read_normalizer};
@@ -321,7 +298,7 @@ rp_tokenizer_read_pre_tokenizer(RpJsonPull *pull, const RpJsonField *field, gpoi
         {"trim_offsets", rp_json_read_ignored}, /* it moves offsets, which only people see */
         ROW("use_regex", rp_json_read_boolean, use_regex, .required = FALSE),
         ROW("individual_digits", rp_json_read_boolean, individual_digits, .required = FALSE),
-        ROW("replacement", rp_tokenizer_read_string, replacement, .required = FALSE),
+        ROW("replacement", rp_json_read_string, replacement, .required = FALSE),
         {"str_rep", rp_json_read_ignored}, /* the same again */
         ROW("prepend_scheme", rp_json_read_choice_index, prepend_scheme,
             .choices = prepend_schemes),
@@ -352,7 +329,7 @@ read_piece(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     static const char *const sequences[] = {"A", NULL};
     static const RpJsonField token_rows[] = {
-        {"id", rp_tokenizer_read_string, G_STRUCT_OFFSET(Piece, token), .required = TRUE},
+        {"id", rp_json_read_string, G_STRUCT_OFFSET(Piece, token), .required = TRUE},
         {"type_id", rp_json_read_ignored},
     };
     static const RpJsonField sequence_rows[] = {
@@ -382,7 +359,7 @@ read_piece(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 static gboolean
 read_single(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    return rp_tokenizer_read_each(pull, read_piece, ((RawStep *)value)->names);
+    return rp_json_read_each(pull, field, read_piece, ((RawStep *)value)->names);
 }
 
 static gboolean
@@ -404,7 +381,7 @@ read_id(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 static gboolean
 read_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    return rp_tokenizer_read_each(pull, read_id, value);
+    return rp_json_read_each(pull, field, read_id, value);
 }
 
 /* One of special_tokens; its name is the key. */
@@ -528,10 +505,10 @@ rp_tokenizer_read_decoder(RpJsonPull *pull, const RpJsonField *field, gpointer v
         ROW("type", rp_json_read_choice_index, type, .required = TRUE, .choices = decoder_types),
         {"decoders", read_steps},
         ROW("pattern", read_pattern, step.pattern, .required = FALSE),
-        ROW("content", rp_tokenizer_read_string, step.content, .required = FALSE),
+        ROW("content", rp_json_read_string, step.content, .required = FALSE),
         ROW("start", rp_json_read_uint, step.start, .max = 1024),
         ROW("stop", rp_json_read_uint, step.stop, .max = 1024),
-        ROW("replacement", rp_tokenizer_read_string, replacement, .required = FALSE),
+        ROW("replacement", rp_json_read_string, replacement, .required = FALSE),
         ROW("prepend_scheme", rp_json_read_choice_index, prepend_scheme,
             .choices = prepend_schemes),
         ROW("add_prefix_space", rp_json_read_boolean, add_prefix_space, .null_is_absent = TRUE),

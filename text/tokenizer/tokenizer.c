@@ -244,13 +244,13 @@ static gboolean
 read_role(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     static const RpJsonField rows[] = {
-        {"content", rp_tokenizer_read_string},
+        {"content", rp_json_read_string},
         {NULL, rp_json_read_ignored},
     };
 
     if (rp_json_pull_peek(pull) == RP_JSON_OBJECT)
         return rp_json_read_record(pull, rows, G_N_ELEMENTS(rows), value, NULL);
-    return rp_tokenizer_read_string(pull, field, value);
+    return rp_json_read_string(pull, field, value);
 }
 
 /* null: false, but there. */
