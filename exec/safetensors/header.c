@@ -217,16 +217,13 @@ read_tensor(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     return TRUE;
 }
 
+/* A string, which nothing follows from. */
 static gboolean
 read_note(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     g_autoptr(GString) text = g_string_new(NULL);
-    Reader *reader = value;
 
-    if (!rp_json_pull_string(pull, text))
-        return FALSE;
-    g_hash_table_insert(reader->tensors->metadata, g_strdup(pull->key), g_strdup(text->str));
-    return TRUE;
+    return rp_json_pull_string(pull, text);
 }
 
 static gboolean

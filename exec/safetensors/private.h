@@ -15,12 +15,11 @@
 
 struct _RpSafetensors {
     char *path;
-    GPtrArray *files;     /* (element-type utf8): display names, owned */
-    GPtrArray *maps;      /* (element-type GMappedFile) */
-    GStringChunk *names;  /* text that the tensors point to */
-    GArray *tensors;      /* (element-type RpSafetensor) */
-    GHashTable *by_name;  /* name -> index + 1 */
-    GHashTable *metadata; /* (element-type utf8 utf8) */
+    GPtrArray *files;    /* (element-type utf8): display names, owned */
+    GPtrArray *maps;     /* (element-type GMappedFile) */
+    GStringChunk *names; /* text that the tensors point to */
+    GArray *tensors;     /* (element-type RpSafetensor) */
+    GHashTable *by_name; /* name -> index + 1 */
 };
 
 /* Adds the tensors of one file. Errors: RP_SAFETENSORS_ERROR_HEADER, _TENSOR */

@@ -18,7 +18,6 @@ safetensors_new(const char *path)
     tensors->names = g_string_chunk_new(4096);
     tensors->tensors = g_array_new(FALSE, FALSE, sizeof(RpSafetensor));
     tensors->by_name = g_hash_table_new(g_str_hash, g_str_equal);
-    tensors->metadata = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
     return tensors;
 }
 
@@ -27,7 +26,6 @@ rp_safetensors_free(RpSafetensors *tensors)
 {
     if (tensors == NULL)
         return;
-    g_hash_table_unref(tensors->metadata);
     g_hash_table_unref(tensors->by_name);
     g_array_unref(tensors->tensors);
     g_string_chunk_free(tensors->names);
@@ -255,11 +253,4 @@ rp_safetensors_find(const RpSafetensors *tensors, const char *name)
 
     gpointer at = g_hash_table_lookup(tensors->by_name, name);
     return at != NULL ? rp_safetensors_nth(tensors, GPOINTER_TO_UINT(at) - 1) : NULL;
-}
-
-const char *
-rp_safetensors_metadata(const RpSafetensors *tensors, const char *key)
-{
-    g_return_val_if_fail(tensors && key, NULL);
-    return g_hash_table_lookup(tensors->metadata, key);
 }

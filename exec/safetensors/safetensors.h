@@ -72,8 +72,6 @@ guint rp_safetensors_count(const RpSafetensors *tensors);
 const RpSafetensor *rp_safetensors_nth(const RpSafetensors *tensors, guint index);
 /* Returns: (nullable) */
 const RpSafetensor *rp_safetensors_find(const RpSafetensors *tensors, const char *name);
-/* A value of `__metadata__`, of any shard. Returns: (nullable) */
-const char *rp_safetensors_metadata(const RpSafetensors *tensors, const char *key);
 
 /* "BF16 [1024, 4096]". (transfer full) */
 char *rp_safetensor_describe(const char *dtype_name, const guint64 *shape, guint rank);
