@@ -64,17 +64,6 @@ free_lane(gpointer data)
 }
 
 void
-rp_soft_backend_init(RpSoftBackend *backend, const RpBackendOps *ops, RpSoftRun run)
-{
-    *backend = (RpSoftBackend){.base = {.ops = ops}, .run = run};
-    backend->shared = g_new0(struct _RpSoftShared, 1);
-    backend->shared->lanes = g_ptr_array_new();
-    backend->shared->ended = g_ptr_array_new_with_free_func(free_lane);
-    pthread_mutex_init(&backend->shared->lock, NULL);
-    rp_clock_init_cond(&backend->shared->cancelled_cond);
-}
-
-void
 rp_soft_backend_clear(RpSoftBackend *backend)
 {
     pthread_cond_destroy(&backend->shared->cancelled_cond);
@@ -109,8 +98,8 @@ rp_soft_sleep_until(RpSoftBackend *backend, gint64 time_ns)
     pthread_mutex_unlock(&shared->lock);
 }
 
-void
-rp_soft_cancel(RpBackend *backend)
+static void
+cancel(RpBackend *backend)
 {
     struct _RpSoftShared *shared = ((RpSoftBackend *)backend)->shared;
 
@@ -191,8 +180,8 @@ push(RpBackendLane *lane, const Command *command)
     rp_counter_advance(&lane->pushed, ++lane->n_pushed);
 }
 
-RpBackendLane *
-rp_soft_lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **error)
+static RpBackendLane *
+lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **error)
 {
     RpSoftBackend *soft = (RpSoftBackend *)backend;
     RpBackendLane *lane = g_new0(RpBackendLane, 1);
@@ -217,8 +206,8 @@ rp_soft_lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **err
     return lane;
 }
 
-void
-rp_soft_lane_free(RpBackend *backend, RpBackendLane *lane)
+static void
+lane_free(RpBackend *backend, RpBackendLane *lane)
 {
     RpSoftBackend *soft = (RpSoftBackend *)backend;
 
@@ -232,21 +221,21 @@ rp_soft_lane_free(RpBackend *backend, RpBackendLane *lane)
     pthread_mutex_unlock(&soft->shared->lock);
 }
 
-RpBackendEvent *
-rp_soft_event_new(RpBackend *backend, guint device, GError **error)
+static RpBackendEvent *
+event_new(RpBackend *backend, guint device, GError **error)
 {
     return g_new0(RpBackendEvent, 1);
 }
 
-void
-rp_soft_event_free(RpBackend *backend, RpBackendEvent *event)
+static void
+event_free(RpBackend *backend, RpBackendEvent *event)
 {
     g_free(event);
 }
 
-gboolean
-rp_soft_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, RpTaskPart part,
-               GError **error)
+static gboolean
+launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, RpTaskPart part,
+       GError **error)
 {
     push(lane,
          &(Command){
@@ -254,14 +243,14 @@ rp_soft_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *tas
     return TRUE;
 }
 
-gboolean
-rp_soft_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, GError **error)
+static gboolean
+copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task, GError **error)
 {
-    return rp_soft_launch(backend, lane, task, RP_PART_WHOLE, error);
+    return launch(backend, lane, task, RP_PART_WHOLE, error);
 }
 
-gboolean
-rp_soft_record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, GError **error)
+static gboolean
+record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, GError **error)
 {
     event->lane = lane;
     event->record = ++lane->n_records;
@@ -281,18 +270,42 @@ rp_soft_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event, gin
     return TRUE;
 }
 
-gboolean
-rp_soft_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error)
+static gboolean
+wait_host(RpBackend *backend, RpBackendEvent *event, GError **error)
 {
     if (rp_counter_wait(&event->lane->happened, event->record))
         return TRUE;
     return rp_fail(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED, "stopped");
 }
 
-gint64
-rp_soft_event_ns(RpBackend *backend, const RpBackendEvent *event)
+static gint64
+event_ns(RpBackend *backend, const RpBackendEvent *event)
 {
     return event->real_ns;
+}
+
+void
+rp_soft_backend_init(RpSoftBackend *backend, const RpBackendOps *own, RpSoftRun run)
+{
+    *backend = (RpSoftBackend){.ops = *own, .run = run};
+    backend->ops.lane_new = lane_new;
+    backend->ops.lane_free = lane_free;
+    backend->ops.event_new = event_new;
+    backend->ops.event_free = event_free;
+    backend->ops.launch = launch;
+    backend->ops.copy = copy;
+    backend->ops.record = record;
+    backend->ops.wait = own->wait != NULL ? own->wait : rp_soft_wait;
+    backend->ops.wait_host = wait_host;
+    backend->ops.event_ns = event_ns;
+    backend->ops.clock_ns = rp_soft_clock_ns;
+    backend->ops.cancel = cancel;
+    backend->base.ops = &backend->ops;
+    backend->shared = g_new0(struct _RpSoftShared, 1);
+    backend->shared->lanes = g_ptr_array_new();
+    backend->shared->ended = g_ptr_array_new_with_free_func(free_lane);
+    pthread_mutex_init(&backend->shared->lock, NULL);
+    rp_clock_init_cond(&backend->shared->cancelled_cond);
 }
 
 guint

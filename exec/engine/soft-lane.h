@@ -23,7 +23,7 @@ typedef struct _RpSoftBackend RpSoftBackend;
  * RpSoftRun:
  * @part: which part of @task; transfers and host tasks: RP_PART_WHOLE
  *
- * Runs a task on the calling thread, a lane's own. Not called any more after rp_soft_cancel().
+ * Runs a task on the calling thread, a lane's own. Not called any more after it is cancelled.
  */
 typedef gboolean (*RpSoftRun)(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
                               RpTaskPart part, GError **error);
@@ -31,30 +31,18 @@ typedef gboolean (*RpSoftRun)(RpBackend *backend, RpBackendLane *lane, const RpB
 /* Every backend of soft lanes begins with these fields. */
 struct _RpSoftBackend {
     RpBackend base;
+    RpBackendOps ops; /* of the base */
     RpSoftRun run;
     struct _RpSoftShared *shared;
 };
 
-void rp_soft_backend_init(RpSoftBackend *backend, const RpBackendOps *ops, RpSoftRun run);
+/* @own: its name, open_arenas and run_host, and a wait in place of rp_soft_wait(); all others are the lanes'. */
+void rp_soft_backend_init(RpSoftBackend *backend, const RpBackendOps *own, RpSoftRun run);
 void rp_soft_backend_clear(RpSoftBackend *backend);
 
-/* Operations to put into RpBackendOps as they are. */
-RpBackendLane *rp_soft_lane_new(RpBackend *backend, guint device, RpLaneKind kind, GError **error);
-void rp_soft_lane_free(RpBackend *backend, RpBackendLane *lane);
-RpBackendEvent *rp_soft_event_new(RpBackend *backend, guint device, GError **error);
-void rp_soft_event_free(RpBackend *backend, RpBackendEvent *event);
-gboolean rp_soft_launch(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
-                        RpTaskPart part, GError **error);
-gboolean rp_soft_copy(RpBackend *backend, RpBackendLane *lane, const RpBackendTask *task,
-                      GError **error);
-gboolean rp_soft_record(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event,
-                        GError **error);
 gboolean rp_soft_wait(RpBackend *backend, RpBackendLane *lane, RpBackendEvent *event,
                       gint64 delay_ns, GError **error);
-gboolean rp_soft_wait_host(RpBackend *backend, RpBackendEvent *event, GError **error);
-gint64 rp_soft_event_ns(RpBackend *backend, const RpBackendEvent *event);
 gint64 rp_soft_clock_ns(RpBackend *backend);
-void rp_soft_cancel(RpBackend *backend);
 
 /* Functions for RpSoftRun. */
 guint rp_soft_lane_device(const RpBackendLane *lane);

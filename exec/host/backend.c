@@ -204,19 +204,7 @@ run_host(RpBackend *backend, RpHostLaneKind kind, const RpBackendTask *task, GEr
 static const RpBackendOps host_ops = {
     .name = "host",
     .open_arenas = open_arenas,
-    .lane_new = rp_soft_lane_new,
-    .lane_free = rp_soft_lane_free,
-    .event_new = rp_soft_event_new,
-    .event_free = rp_soft_event_free,
-    .launch = rp_soft_launch,
-    .copy = rp_soft_copy,
-    .record = rp_soft_record,
-    .wait = rp_soft_wait,
-    .wait_host = rp_soft_wait_host,
-    .event_ns = rp_soft_event_ns,
     .run_host = run_host,
-    .clock_ns = rp_soft_clock_ns,
-    .cancel = rp_soft_cancel,
 };
 
 static RpBackend *
