@@ -133,20 +133,6 @@ rp_host_attention_cached(RpKernelStream *stream, const RpCachedAttentionArgs *ar
 
 /* ---- gated DeltaNet ---- */
 
-static float
-sigmoid(float x)
-{
-    return 1.0f / (1.0f + rp_host_exp(-x));
-}
-
-static float
-element(RpDtype dtype, const void *array, size_t index)
-{
-    float buffer;
-
-    return *rp_host_load(dtype, array, index, 1, &buffer);
-}
-
 /* One column of a range: the last K inputs in @x, the newest last. */
 static void
 convolve_column(const RpConvStepArgs *args, size_t range, size_t column)
@@ -156,17 +142,17 @@ convolve_column(const RpConvStepArgs *args, size_t range, size_t column)
     float taps[RP_MOST_CONV], x[RP_MOST_CONV] = {0};
 
     for (size_t k = 0; k < K; k++)
-        taps[k] = element(args->dtype, args->weight, column * K + k);
+        taps[k] = rp_host_element(args->dtype, args->weight, column * K + k);
     for (size_t k = 1; k < K && !args->begins; k++)
-        x[k] = element(args->dtype, args->states, state + (k - 1) * args->n);
+        x[k] = rp_host_element(args->dtype, args->states, state + (k - 1) * args->n);
     for (size_t t = (size_t)args->firsts[range]; t < (size_t)args->ends[range]; t++) {
         float z = 0;
 
         memmove(x, x + 1, (K - 1) * sizeof *x);
-        x[K - 1] = element(args->dtype, args->x, t * args->n + column);
+        x[K - 1] = rp_host_element(args->dtype, args->x, t * args->n + column);
         for (size_t k = 0; k < K; k++)
             z += taps[k] * x[k];
-        z *= sigmoid(z);
+        z *= rp_host_sigmoid(z);
         rp_host_store(args->dtype, args->y, t * args->n + column, 1, &z);
     }
     for (size_t k = 1; k < K; k++)
@@ -186,10 +172,7 @@ rp_host_conv_step(RpKernelStream *stream, const RpConvStepArgs *args)
 static void
 load_row(const RpDeltaStepArgs *args, size_t at, size_t D, float length, float *row)
 {
-    const float *x = rp_host_load(args->dtype, args->qkv, at, D, row);
-
-    if (x != row)
-        memcpy(row, x, D * sizeof *row);
+    rp_host_read(args->dtype, args->qkv, at, D, row);
     if (length == 0)
         return;
     length /= sqrtf(rp_host_dot(row, row, D) + RP_DELTA_EPSILON);
@@ -209,15 +192,15 @@ load_token(const RpDeltaStepArgs *args, size_t token, size_t head, DeltaToken *o
     const size_t Dk = args->key_dim, Dv = args->value_dim, H = args->value_heads;
     const size_t keys = args->key_heads * Dk, key = head / (H / args->key_heads) * Dk;
     const size_t at = token * (2 * keys + H * Dv);
-    const float x =
-        element(args->dtype, args->a, token * H + head) + element(args->dtype, args->bias, head);
-    const float softplus = (x > 0 ? x : 0) + log1pf(rp_host_exp(-fabsf(x)));
+    const float x = rp_host_element(args->dtype, args->a, token * H + head) +
+                    rp_host_element(args->dtype, args->bias, head);
 
     load_row(args, at + key, Dk, 1.0f / sqrtf((float)Dk), of->q);
     load_row(args, at + keys + key, Dk, 1, of->k);
     load_row(args, at + 2 * keys + head * Dv, Dv, 0, of->v);
-    of->beta = sigmoid(element(args->dtype, args->b, token * H + head));
-    of->decay = rp_host_exp(-rp_host_exp(element(args->dtype, args->log, head)) * softplus);
+    of->beta = rp_host_sigmoid(rp_host_element(args->dtype, args->b, token * H + head));
+    of->decay = rp_host_exp(-rp_host_exp(rp_host_element(args->dtype, args->log, head)) *
+                            rp_host_softplus(x));
 }
 
 /* S = decay S + k u^T, where u = beta (v - decay S^T k); out = S^T q. @state: [Dk,Dv] */
@@ -321,9 +304,9 @@ rp_host_sample(RpKernelStream *stream, const RpSampleArgs *args)
         const RpSampleChoice *choice = &args->choices[row];
 
         for (size_t v = 0; v < args->vocabulary; v++)
-            candidates[v] = (Candidate){
-                rp_sample_key(element(args->dtype, args->logits, row * args->vocabulary + v)),
-                (gint32)v};
+            candidates[v] = (Candidate){rp_sample_key(rp_host_element(args->dtype, args->logits,
+                                                                      row * args->vocabulary + v)),
+                                        (gint32)v};
         if (rp_sample_is_greedy(choice)) {
             args->ids[row] = likeliest(candidates, args->vocabulary);
             continue;

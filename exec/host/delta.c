@@ -67,32 +67,11 @@ state_floats(const RpDeltaArgs *args)
     return args->key_dim * args->value_dim;
 }
 
-static float
-sigmoid(float x)
-{
-    return 1.0f / (1.0f + rp_host_exp(-x));
-}
-
-/* ln(1 + exp(x)) */
-static float
-softplus(float x)
-{
-    return (x > 0 ? x : 0) + log1pf(rp_host_exp(-fabsf(x)));
-}
-
 /* exp of a difference of sums of g */
 static float
 decay_of(double difference)
 {
     return rp_host_exp((float)difference);
-}
-
-static float
-element(RpDtype dtype, const void *array, size_t index)
-{
-    float buffer;
-
-    return *rp_host_load(dtype, array, index, 1, &buffer);
 }
 
 /* @to += @factor @from */
@@ -121,10 +100,8 @@ load_rows(const RpDeltaArgs *args, size_t first, size_t n, size_t column, size_t
     for (size_t i = 0; i < n; i++) {
         float *row = rows + i * D;
         const size_t at = (first + i) * rp_delta_columns(args) + column;
-        const float *x = rp_host_load(args->dtype, args->qkv, at, D, row);
 
-        if (x != row)
-            memcpy(row, x, D * sizeof *row);
+        rp_host_read(args->dtype, args->qkv, at, D, row);
         if (length == 0)
             continue;
         scales[i] = 1.0f / sqrtf(rp_host_dot(row, row, D) + RP_DELTA_EPSILON);
@@ -145,8 +122,8 @@ load_chunk(const RpDeltaArgs *args, size_t head, size_t first, size_t n, Chunk *
 {
     const size_t Dk = args->key_dim, Dv = args->value_dim, H = args->value_heads;
     const size_t key = head / (H / args->key_heads), keys = args->key_heads * Dk;
-    const float rate = rp_host_exp(element(args->dtype, args->log, head));
-    const float bias = element(args->dtype, args->bias, head);
+    const float rate = rp_host_exp(rp_host_element(args->dtype, args->log, head));
+    const float bias = rp_host_element(args->dtype, args->bias, head);
     double sum = 0;
 
     chunk->n = n;
@@ -156,8 +133,8 @@ load_chunk(const RpDeltaArgs *args, size_t head, size_t first, size_t n, Chunk *
     for (size_t i = 0; i < n; i++) {
         const size_t at = (first + i) * H + head;
 
-        chunk->beta[i] = sigmoid(element(args->dtype, args->b, at));
-        chunk->g[i] = -rate * softplus(element(args->dtype, args->a, at) + bias);
+        chunk->beta[i] = rp_host_sigmoid(rp_host_element(args->dtype, args->b, at));
+        chunk->g[i] = -rate * rp_host_softplus(rp_host_element(args->dtype, args->a, at) + bias);
         chunk->c[i] = sum += (double)chunk->g[i];
     }
     for (size_t i = 0; i < n; i++)
@@ -383,8 +360,8 @@ static void
 write_gates(const RpDeltaArgs *args, size_t head, size_t first, const Chunk *chunk,
             const Gradients *d, float sums[2])
 {
-    const float rate = rp_host_exp(element(args->dtype, args->log, head));
-    const float bias = element(args->dtype, args->bias, head);
+    const float rate = rp_host_exp(rp_host_element(args->dtype, args->log, head));
+    const float bias = rp_host_element(args->dtype, args->bias, head);
     double sum = 0;
 
     for (size_t i = chunk->n; i-- > 0;) {
@@ -393,7 +370,8 @@ write_gates(const RpDeltaArgs *args, size_t head, size_t first, const Chunk *chu
         const float db = d->beta[i] * beta * (1 - beta);
 
         sum += d->c[i];
-        const float da = -(float)sum * rate * sigmoid(element(args->dtype, args->a, at) + bias);
+        const float da =
+            -(float)sum * rate * rp_host_sigmoid(rp_host_element(args->dtype, args->a, at) + bias);
 
         sums[0] += (float)sum * chunk->g[i];
         sums[1] += da;
@@ -487,14 +465,9 @@ backward_head(const RpDeltaArgs *args, Backward *of, size_t head, size_t begin, 
 
         load_chunk(args, head, first, n, &of->chunk);
         solve(args, state, &of->chunk);
-        for (size_t i = 0; i < n; i++) {
-            float *row = of->d_out + i * Dv;
-            const float *x = rp_host_load(args->dtype, args->d_out,
-                                          ((first + i) * args->value_heads + head) * Dv, Dv, row);
-
-            if (x != row)
-                memcpy(row, x, Dv * sizeof *row);
-        }
+        for (size_t i = 0; i < n; i++)
+            rp_host_read(args->dtype, args->d_out, ((first + i) * args->value_heads + head) * Dv,
+                         Dv, of->d_out + i * Dv);
         of->d.q = of->q + c * CHUNK * Dk;
         of->d.k = of->k + c * CHUNK * Dk;
         differentiate_chunk(args, &of->chunk, state, of->d_out, &of->d, of->d_v, of->d_state,

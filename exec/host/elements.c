@@ -16,12 +16,6 @@
 #include "exec/host/host-private.h"
 #include "exec/kernels/philox.h"
 
-static inline float
-sigmoid(float a)
-{
-    return 1.0f / (1.0f + rp_host_exp(-a));
-}
-
 /* Finds element @first of gate and up, and how many elements follow it in place, RP_TILE at most. */
 static size_t
 place_of(const RpSwigluArgs *args, size_t first, size_t *n)
@@ -44,7 +38,7 @@ rp_host_swiglu_forward(RpKernelStream *stream, const RpSwigluArgs *args)
         const float *up = rp_host_load(args->dtype, args->up, at, n, up_buffer);
 
         for (size_t i = 0; i < n; i++)
-            y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+            y[i] = gate[i] * rp_host_sigmoid(gate[i]) * up[i];
         rp_host_store(args->dtype, args->y, args->y == args->gate ? at : first, n, y);
     }
     rp_host_note_largest(args->dtype, args->y, args->n, args->largest);
@@ -63,7 +57,7 @@ rp_host_swiglu_backward(RpKernelStream *stream, const RpSwigluArgs *args)
         const float *dy = rp_host_load(args->dtype, args->dy, first, n, dy_buffer);
 
         for (size_t i = 0; i < n; i++) {
-            const float s = sigmoid(gate[i]);
+            const float s = rp_host_sigmoid(gate[i]);
 
             d_gate[i] = dy[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
             d_up[i] = dy[i] * (gate[i] * s);
@@ -264,12 +258,6 @@ void
 rp_host_fetch(RpKernelStream *stream, const RpFetchArgs *args)
 {
     memcpy(args->to, args->from, args->n * sizeof *args->to);
-}
-
-size_t
-rp_host_sum_squares_workspace(const RpSumSquaresArgs *args)
-{
-    return 0;
 }
 
 /* Sums the squares of at most a block. */

@@ -127,12 +127,12 @@ bias_of_row(const RpExpertGluArgs *args, size_t a)
 void
 rp_host_expert_glu_backward(RpKernelStream *stream, const RpExpertGluArgs *args)
 {
-    float g_buffer[RP_TILE], product[RP_TILE], weight_buffer;
+    float g_buffer[RP_TILE], product[RP_TILE];
     Tile tile;
 
     for (size_t row = 0; row < args->rows; row++) {
         const size_t a = (size_t)args->assigned[row];
-        const float w = *rp_host_load(args->dtype, args->weights, a, 1, &weight_buffer);
+        const float w = rp_host_element(args->dtype, args->weights, a);
         double sum = args->bias != NULL ? bias_of_row(args, a) : 0;
 
         for (size_t first = 0; first < args->m; first += RP_TILE) {
@@ -166,14 +166,13 @@ rp_host_expert_bias_backward_workspace(const RpExpertBiasArgs *args)
 static void
 sum_rows(const RpExpertBiasArgs *args, size_t begin, size_t end, float *partial)
 {
-    float buffer[RP_TILE], weight_buffer;
+    float buffer[RP_TILE];
 
     memset(partial, 0, args->n * sizeof *partial);
     for (size_t row = begin; row < end; row++) {
-        const float weight = args->weights != NULL
-                                 ? *rp_host_load(args->dtype, args->weights,
-                                                 (size_t)args->assigned[row], 1, &weight_buffer)
-                                 : 1;
+        const float weight = args->weights != NULL ? rp_host_element(args->dtype, args->weights,
+                                                                     (size_t)args->assigned[row])
+                                                   : 1;
 
         for (size_t first = 0; first < args->n; first += RP_TILE) {
             const size_t n = MIN(RP_TILE, args->n - first);

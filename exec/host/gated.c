@@ -5,17 +5,11 @@
  */
 #include "exec/host/host-private.h"
 
-static float
-sigmoid(float x)
-{
-    return 1.0f / (1.0f + rp_host_exp(-x));
-}
-
 /* The derivative of x sigmoid(x). */
 static float
 silu_slope(float x)
 {
-    const float s = sigmoid(x);
+    const float s = rp_host_sigmoid(x);
 
     return s * (1.0f + x * (1.0f - s));
 }
@@ -72,7 +66,7 @@ rp_host_conv_forward(RpKernelStream *stream, const RpConvArgs *args)
             for (size_t t = (size_t)args->starts[s]; t < (size_t)args->starts[s + 1]; t++) {
                 convolve(args, t, t - (size_t)args->starts[s], first, n, taps, z);
                 for (size_t c = 0; c < n; c++)
-                    z[c] *= sigmoid(z[c]);
+                    z[c] *= rp_host_sigmoid(z[c]);
                 rp_host_store(args->dtype, args->y, t * args->n + first, n, z);
             }
     }
@@ -210,7 +204,7 @@ rp_host_gated_norm_forward(RpKernelStream *stream, const RpGatedNormArgs *args)
         const float rstd = rstd_of(args, r.x);
 
         for (size_t i = 0; i < args->n; i++)
-            r.f[i] = r.weight[i] * (r.x[i] * rstd) * (r.gate[i] * sigmoid(r.gate[i]));
+            r.f[i] = r.weight[i] * (r.x[i] * rstd) * (r.gate[i] * rp_host_sigmoid(r.gate[i]));
         rp_host_store(args->dtype, args->y, row * args->n, args->n, r.f);
     }
 }
@@ -230,7 +224,7 @@ gated_norm_row(const RpGatedNormArgs *args, size_t row, const NormRow *r)
     const float rstd = rstd_of(args, r->x);
 
     for (size_t i = 0; i < args->n; i++) {
-        const float h = r->x[i] * rstd, s = r->gate[i] * sigmoid(r->gate[i]);
+        const float h = r->x[i] * rstd, s = r->gate[i] * rp_host_sigmoid(r->gate[i]);
 
         r->f[i] = r->dy[i] * r->weight[i] * s;
         r->partial[i] += r->dy[i] * h * s;
@@ -275,7 +269,7 @@ rp_host_head_gate_forward(RpKernelStream *stream, const RpHeadGateArgs *args)
                                              row * args->gate_stride + first, n, gate_buffer);
 
             for (size_t i = 0; i < n; i++)
-                y[i] = x[i] * sigmoid(gate[i]);
+                y[i] = x[i] * rp_host_sigmoid(gate[i]);
             rp_host_store(args->dtype, args->y, at, n, y);
         }
 }
@@ -294,7 +288,7 @@ rp_host_head_gate_backward(RpKernelStream *stream, const RpHeadGateArgs *args)
             const float *gate = rp_host_load(args->dtype, args->gate, gate_at, n, gate_buffer);
 
             for (size_t i = 0; i < n; i++) {
-                const float s = sigmoid(gate[i]);
+                const float s = rp_host_sigmoid(gate[i]);
 
                 dx[i] = dy[i] * s;
                 d_gate[i] = dy[i] * x[i] * s * (1 - s);
@@ -307,10 +301,10 @@ rp_host_head_gate_backward(RpKernelStream *stream, const RpHeadGateArgs *args)
 void
 rp_host_row_gate_forward(RpKernelStream *stream, const RpRowGateArgs *args)
 {
-    float x_buffer[RP_TILE], gate_buffer[1], y[RP_TILE];
+    float x_buffer[RP_TILE], y[RP_TILE];
 
     for (size_t row = 0; row < args->rows; row++) {
-        const float s = sigmoid(*rp_host_load(args->dtype, args->gate, row, 1, gate_buffer));
+        const float s = rp_host_sigmoid(rp_host_element(args->dtype, args->gate, row));
 
         for (size_t first = 0; first < args->n; first += RP_TILE) {
             const size_t n = MIN(RP_TILE, args->n - first), at = row * args->n + first;
@@ -326,10 +320,10 @@ rp_host_row_gate_forward(RpKernelStream *stream, const RpRowGateArgs *args)
 void
 rp_host_row_gate_backward(RpKernelStream *stream, const RpRowGateArgs *args)
 {
-    float x_buffer[RP_TILE], dy_buffer[RP_TILE], gate_buffer[1], y[RP_TILE], dx[RP_TILE];
+    float x_buffer[RP_TILE], dy_buffer[RP_TILE], y[RP_TILE], dx[RP_TILE];
 
     for (size_t row = 0; row < args->rows; row++) {
-        const float s = sigmoid(*rp_host_load(args->dtype, args->gate, row, 1, gate_buffer));
+        const float s = rp_host_sigmoid(rp_host_element(args->dtype, args->gate, row));
         float sum = 0;
 
         for (size_t first = 0; first < args->n; first += RP_TILE) {

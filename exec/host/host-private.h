@@ -64,6 +64,22 @@ rp_host_load(RpDtype dtype, const void *array, size_t index, size_t n, float *bu
     return buffer;
 }
 
+/* The same, always in @values. */
+static inline void
+rp_host_read(RpDtype dtype, const void *array, size_t index, size_t n, float *values)
+{
+    rp_dtype_to_float(dtype, rp_host_at(dtype, array, index), values, n);
+}
+
+static inline float
+rp_host_element(RpDtype dtype, const void *array, size_t index)
+{
+    float value;
+
+    rp_host_read(dtype, array, index, 1, &value);
+    return value;
+}
+
 /* @values may be the place itself. */
 static inline void
 rp_host_store(RpDtype dtype, void *array, size_t index, size_t n, const float *values)
@@ -160,6 +176,19 @@ rp_host_exp(float x)
     p = p * half * 2.0f;
     p = x < -86.6f ? 0.0f : p;
     return x > 88.7228317f ? INFINITY : p;
+}
+
+static inline float
+rp_host_sigmoid(float x)
+{
+    return 1.0f / (1.0f + rp_host_exp(-x));
+}
+
+/* ln(1 + exp(x)) */
+static inline float
+rp_host_softplus(float x)
+{
+    return (x > 0 ? x : 0) + log1pf(rp_host_exp(-fabsf(x)));
 }
 
 /* @p = exp(@x - the largest) / their sum; @p may be @x. NaN if one is. */

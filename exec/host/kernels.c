@@ -20,6 +20,19 @@ check_fp8(guint devices, GError **error)
     return TRUE;
 }
 
+/* Operations whose sums fit on the stack. */
+#define NO_WORKSPACE(operation, Args)                                                              \
+    size_t rp_host_##operation##_workspace(const Args *args)                                       \
+    {                                                                                              \
+        return 0;                                                                                  \
+    }
+NO_WORKSPACE(sum_squares, RpSumSquaresArgs)
+NO_WORKSPACE(bias_backward, RpBiasArgs)
+NO_WORKSPACE(sort_rows, RpSortRowsArgs)
+NO_WORKSPACE(balance_forward, RpBalanceArgs)
+NO_WORKSPACE(embedding_backward, RpEmbeddingArgs)
+NO_WORKSPACE(cross_entropy, RpCrossEntropyArgs)
+
 #define ENTRY(operation, Args, words) .operation = rp_host_##operation,
 #define ENTRIES(operation, Args, words)                                                            \
     .operation##_workspace = rp_host_##operation##_workspace, ENTRY(operation, Args, words)

@@ -230,12 +230,6 @@ rp_host_bias_forward(RpKernelStream *stream, const RpBiasArgs *args)
     }
 }
 
-size_t
-rp_host_bias_backward_workspace(const RpBiasArgs *args)
-{
-    return 0;
-}
-
 void
 rp_host_bias_backward(RpKernelStream *stream, const RpBiasArgs *args)
 {

@@ -106,14 +106,7 @@ give(RpProbe *probe, void *memory)
 }
 
 static gboolean
-upload(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
-{
-    memcpy(to, from, bytes);
-    return TRUE;
-}
-
-static gboolean
-download(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
+copy(RpProbe *probe, void *to, const void *from, gsize bytes, GError **error)
 {
     memcpy(to, from, bytes);
     return TRUE;
@@ -155,8 +148,8 @@ static const RpProbeOps ops = {
     .free = probe_free,
     .take = take,
     .give = give,
-    .upload = upload,
-    .download = download,
+    .upload = copy,
+    .download = copy,
     .stream = stream,
     .time = time_parts,
     .describe = describe,

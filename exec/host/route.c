@@ -115,12 +115,6 @@ rp_host_route_backward(RpKernelStream *stream, const RpRouteArgs *args)
     }
 }
 
-size_t
-rp_host_sort_rows_workspace(const RpSortRowsArgs *args)
-{
-    return 0;
-}
-
 void
 rp_host_sort_rows(RpKernelStream *stream, const RpSortRowsArgs *args)
 {
@@ -154,7 +148,7 @@ rp_host_gather_rows(RpKernelStream *stream, const RpGatherRowsArgs *args)
 void
 rp_host_combine_rows(RpKernelStream *stream, const RpCombineRowsArgs *args)
 {
-    float buffer[RP_TILE], sums[RP_TILE], weight_buffer;
+    float buffer[RP_TILE], sums[RP_TILE];
 
     for (size_t t = 0; t < args->tokens; t++) {
         for (size_t first = 0; first < args->n; first += RP_TILE) {
@@ -169,9 +163,7 @@ rp_host_combine_rows(RpKernelStream *stream, const RpCombineRowsArgs *args)
                 const float *x = rp_host_load(args->dtype, args->x,
                                               (size_t)args->rows[a] * args->n + first, n, buffer);
                 const float weight =
-                    args->weights != NULL
-                        ? *rp_host_load(args->dtype, args->weights, a, 1, &weight_buffer)
-                        : 1;
+                    args->weights != NULL ? rp_host_element(args->dtype, args->weights, a) : 1;
 
                 for (size_t i = 0; i < n; i++)
                     sums[i] += weight * x[i];
@@ -182,12 +174,6 @@ rp_host_combine_rows(RpKernelStream *stream, const RpCombineRowsArgs *args)
 }
 
 /* ---- the auxiliary loss ---- */
-
-size_t
-rp_host_balance_forward_workspace(const RpBalanceArgs *args)
-{
-    return 0;
-}
 
 static gboolean
 is_padding(const RpBalanceArgs *args, size_t t)

@@ -26,12 +26,6 @@ rp_host_embedding_forward(RpKernelStream *stream, const RpEmbeddingArgs *args)
     }
 }
 
-size_t
-rp_host_embedding_backward_workspace(const RpEmbeddingArgs *args)
-{
-    return 0;
-}
-
 void
 rp_host_embedding_backward(RpKernelStream *stream, const RpEmbeddingArgs *args)
 {
@@ -134,22 +128,15 @@ token_loss(const RpCrossEntropyArgs *args, size_t t)
     const float largest = largest_logit(args, row);
     const double sum = sum_of_exp(args, row, largest);
     const double e = (double)args->smoothing;
-    float buffer;
     double at_label;
 
     g_assert(label < args->vocabulary);
-    at_label = (double)*rp_host_load(args->dtype, args->logits, row + label, 1, &buffer);
+    at_label = (double)rp_host_element(args->dtype, args->logits, row + label);
     if (args->smoothing > 0)
         at_label = (1 - e) * at_label + e * mean_logit(args, row);
     if (args->gradient)
         write_gradient(args, t, label, largest, sum);
     return log(sum) + ((double)largest - at_label);
-}
-
-size_t
-rp_host_cross_entropy_workspace(const RpCrossEntropyArgs *args)
-{
-    return 0;
 }
 
 void
