@@ -17,6 +17,7 @@
 #include <glib.h>
 
 #include "core/base/file.h"
+#include "core/base/units.h"
 #include "exec/cuda/backend-private.h"
 #include "exec/cuda/runtime/check.h"
 #include "exec/cuda/runtime/device.h"
@@ -47,14 +48,6 @@ note_value(GArray *values, double value)
     g_array_append_val(values, value);
 }
 
-static int
-compare(gconstpointer a, gconstpointer b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double
 percentile(const GArray *values, guint percent)
 {
@@ -69,7 +62,7 @@ add_row(const char *what, const char *unit, GArray *values, const char *remark)
         printf("%-9s %-58s nothing measured\n", running, what);
         return;
     }
-    g_array_sort(values, compare);
+    g_array_sort(values, rp_compare_doubles);
     const double low = percentile(values, 10), middle = percentile(values, 50);
     const double high = percentile(values, 90);
 

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/units.h"
 #include "paper-figs/paper.h"
 #include "plots/table.h"
 
@@ -183,14 +184,6 @@ add_published(RpLineChart *chart, const RpTable *table, const RpMeasured *like, 
     return n > 0;
 }
 
-static gint
-compare_doubles(gconstpointer a, gconstpointer b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* Tics where there are points. Returns: (element-type double): where that is, in order */
 static GArray *
 set_tics(RpLineChart *chart, const GPtrArray *rows, Axis axis)
@@ -202,7 +195,7 @@ set_tics(RpLineChart *chart, const GPtrArray *rows, Axis axis)
 
         g_array_append_val(all, x);
     }
-    g_array_sort(all, compare_doubles);
+    g_array_sort(all, rp_compare_doubles);
     for (guint i = all->len - 1; i > 0; i--)
         if (g_array_index(all, double, i) == g_array_index(all, double, i - 1))
             g_array_remove_index(all, i);

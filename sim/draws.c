@@ -1,4 +1,5 @@
 #include "sim/draws.h"
+#include "core/base/units.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -225,14 +226,6 @@ rp_draws_apply(RpDraws *draws, guint64 seed, guint draw)
 
 /* ---- many ---- */
 
-static int
-compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Quantile of sorted values, interpolated between neighbours. */
 static double
 percentile(const double *values, guint n, double p)
@@ -250,7 +243,7 @@ rp_drawn_of(double *values, guint n)
     double sum = 0, squares = 0;
 
     g_assert(n > 0);
-    qsort(values, n, sizeof *values, compare);
+    qsort(values, n, sizeof *values, rp_compare_doubles);
     for (guint i = 0; i < n; i++)
         sum += values[i];
     const double mean = sum / n;

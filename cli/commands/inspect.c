@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/reports/reports.h"
+#include "core/base/units.h"
 #include "exec/data/batch.h"
 #include "exec/model/hf-config.h"
 #include "plots/charts/charts.h"
@@ -107,14 +108,6 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Inspected, inspected_clear)
 
 /* ---- figures ---- */
 
-static int
-compare_lengths(gconstpointer a, gconstpointer b)
-{
-    const guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* The length that @share of the samples do not reach beyond. */
 static guint64
 quantile(const Inspected *inspected, double share)
@@ -153,7 +146,7 @@ count(Inspected *inspected, GError **error)
         inspected->n_unlearned += n_learned == 0;
         g_array_append_val(inspected->lengths, length);
     }
-    g_array_sort(inspected->lengths, compare_lengths);
+    g_array_sort(inspected->lengths, rp_compare_uint64);
     return TRUE;
 }
 

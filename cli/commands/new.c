@@ -130,14 +130,6 @@ data_clear(Data *data)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Data, data_clear)
 
-static int
-compare_lengths(gconstpointer a, gconstpointer b)
-{
-    const guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 static gboolean
 count(const RpDataset *dataset, Data *data, GError **error)
 {
@@ -151,7 +143,7 @@ count(const RpDataset *dataset, Data *data, GError **error)
         g_array_append_val(lengths, length);
         data->n_tokens += length;
     }
-    g_array_sort(lengths, compare_lengths);
+    g_array_sort(lengths, rp_compare_uint64);
     data->lengths = g_steal_pointer(&lengths);
     return TRUE;
 }

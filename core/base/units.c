@@ -38,3 +38,27 @@ rp_bytes_parse(const char *text, guint64 *bytes)
     }
     return FALSE;
 }
+
+int
+rp_compare_doubles(gconstpointer a, gconstpointer b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+int
+rp_compare_int64(gconstpointer a, gconstpointer b)
+{
+    const gint64 x = *(const gint64 *)a, y = *(const gint64 *)b;
+
+    return (x > y) - (x < y);
+}
+
+int
+rp_compare_uint64(gconstpointer a, gconstpointer b)
+{
+    const guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
+
+    return (x > y) - (x < y);
+}

@@ -1,5 +1,5 @@
 /**
- * Small shared arithmetic: rounding, alignment and units.
+ * Small shared arithmetic: rounding, alignment, units and order.
  */
 #pragma once
 
@@ -42,6 +42,11 @@ rp_greatest_common_divisor(gint64 a, gint64 b)
     }
     return a;
 }
+
+/* Orders of numbers, for g_array_sort() and qsort(): the least first. */
+int rp_compare_doubles(gconstpointer a, gconstpointer b);
+int rp_compare_int64(gconstpointer a, gconstpointer b);
+int rp_compare_uint64(gconstpointer a, gconstpointer b);
 
 /* A size such as 24GiB, 800GB, 1.5TiB or plain bytes, up to 10^18. @bytes: (out). Returns: whether
  * @text is one */

@@ -1,6 +1,7 @@
 #include "exec/device/host-state-private.h"
 
 #include "core/base/quote.h"
+#include "core/base/units.h"
 
 G_STATIC_ASSERT(RP_MOST_ROUNDS_APART <= RP_GRADIENT_MOST_ROUNDS);
 
@@ -206,14 +207,6 @@ rp_host_state_describe_layer(const RpNetwork *network, guint layer)
 
 /* ---- places ---- */
 
-static gint
-compare_elements(gconstpointer a, gconstpointer b)
-{
-    const guint64 x = *(const guint64 *)a, y = *(const guint64 *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Lists the spans of a layer's own parameters with their decay; gaps do not decay. */
 static GArray *
 decay_spans(const RpHostState *host_state, guint layer)
@@ -239,7 +232,7 @@ decay_spans(const RpHostState *host_state, guint layer)
         if (rp_weight_has_state(weight))
             g_array_append_val(begins, begin);
     }
-    g_array_sort(begins, compare_elements);
+    g_array_sort(begins, rp_compare_uint64);
     for (guint i = 0; i < begins->len; i++) {
         const Begin *begin = &g_array_index(begins, Begin, i);
         const RpWeight *weight = begin->weight;

@@ -25,14 +25,6 @@
 #define HUGE_PAGE ((gsize)2 << 20)
 #define MARGIN 16 /* a part of it is left for matmuls, tiles and page tables beside it */
 
-static int
-compare(const void *a, const void *b)
-{
-    const gint64 x = *(const gint64 *)a, y = *(const gint64 *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Percentile of sorted values, interpolated between neighbours. */
 static double
 percentile(const gint64 *values, guint n, double p)
@@ -48,7 +40,7 @@ RpTimes
 rp_times_of(gint64 *values, guint n)
 {
     g_assert(n > 0);
-    qsort(values, n, sizeof *values, compare);
+    qsort(values, n, sizeof *values, rp_compare_int64);
 
     const double q1 = percentile(values, n, 0.25), q3 = percentile(values, n, 0.75);
     const double most = q3 + 1.5 * (q3 - q1);

@@ -3,6 +3,7 @@
 
 #include "core/base/quote.h"
 
+#include "core/base/units.h"
 #include "exec/servers/private.h"
 
 #define SILENCE_NS (20 * RP_NS_PER_S)
@@ -321,14 +322,6 @@ rp_servers_said(const RpServers *servers, guint rank)
 #define FIRST_BYTES ((gsize)1 << 20)
 #define BLOCKS_NS (RP_NS_PER_S / 10) /* time that one of them should take */
 
-static int
-compare(const void *a, const void *b)
-{
-    const gint64 x = *(const gint64 *)a, y = *(const gint64 *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The median time of @n gathers of @each bytes of every server; all begin together. -1: an error */
 static gint64
 time_gathers(RpServers *servers, guint8 *all, gsize each, guint n, GError **error)
@@ -344,7 +337,7 @@ time_gathers(RpServers *servers, guint8 *all, gsize each, guint n, GError **erro
             return -1;
         times_ns[i] = rp_clock_ns() - start_ns;
     }
-    qsort(times_ns, n, sizeof *times_ns, compare);
+    qsort(times_ns, n, sizeof *times_ns, rp_compare_int64);
     return times_ns[n / 2];
 }
 
