@@ -250,9 +250,7 @@ rp_json_read_string(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 gboolean
 rp_json_read_each(RpJsonPull *pull, const RpJsonField *field, RpJsonRead read, gpointer value)
 {
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull))
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);)
         if (!read(pull, field, value))
             return FALSE;
     return !pull->failed;

@@ -61,8 +61,7 @@ rp_profile_read_matmul_variants(RpJsonPull *pull, const RpJsonField *field, gpoi
 
     if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
         return rp_json_pull_fail(pull, field->expected);
-    (void)rp_json_pull_enter_array(pull);
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         RpMatmulVariant variant = {0};
         RpJsonRecord record;
 

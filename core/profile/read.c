@@ -265,8 +265,7 @@ read_tensors(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     if (rp_json_pull_peek(pull) != RP_JSON_ARRAY)
         return rp_json_pull_fail(pull, "an array of at least one size");
     const char *start = pull->at;
-    (void)rp_json_pull_enter_array(pull);
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         guint64 bytes;
         if (!rp_json_read_size(pull, &size, &bytes))
             return FALSE;

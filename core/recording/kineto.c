@@ -237,9 +237,7 @@ read_events(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     Reader *reader = value;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         Event event = {.reader = reader};
         RpJsonRecord read;
 

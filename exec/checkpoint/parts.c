@@ -139,9 +139,7 @@ rp_checkpoint_parts_read(RpJsonPull *pull, const RpJsonField *field, gpointer ta
 
     if (!g_hash_table_insert(parts, g_strdup(pull->key), of))
         return rp_json_pull_fail_value(pull, "each weight once");
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         RpCheckpointPart part;
         if (!read_part(pull, &part))
             return FALSE;

@@ -264,9 +264,7 @@ read_steps(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     GArray *steps = *(GArray **)value;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         guint64 step;
         if (!rp_json_pull_whole(pull, &step))
             return FALSE;

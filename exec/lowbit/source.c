@@ -124,9 +124,7 @@ read_shape(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     RpLowbitSource *source = ((State *)value)->source;
     guint64 elements = 1;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         guint64 size;
         if (source->rank == RP_SAFETENSORS_MAX_RANK)
             return rp_json_pull_fail(pull, "at most 8 dimensions");

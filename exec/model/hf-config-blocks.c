@@ -114,9 +114,7 @@ rp_config_read_layer_types(RpJsonPull *pull, const RpJsonField *field, gpointer 
     RpConfigRaw *raw = value;
     int choice;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull))
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);)
         if (!rp_config_read_choice(pull, names, &choice) ||
             !append(pull, &raw->slides, choice == 1) || !append(pull, &raw->deltas, choice == 2))
             return FALSE;
@@ -129,9 +127,7 @@ rp_config_read_no_rope_layers(RpJsonPull *pull, const RpJsonField *field, gpoint
     RpConfigBlocks *ropes = &((RpConfigRaw *)value)->ropes;
     double number;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (!rp_json_pull_number(pull, &number))
             return FALSE;
         if (number != 0 && number != 1)
@@ -149,9 +145,7 @@ rp_config_read_mlp_types(RpJsonPull *pull, const RpJsonField *field, gpointer va
     static const char *const names[] = {"sparse", NULL};
     int choice;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull))
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);)
         if (!rp_config_read_choice(pull, names, &choice))
             return FALSE;
     return !pull->failed;
@@ -412,9 +406,7 @@ read_block_size(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     double number;
     guint n = 0;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (!rp_json_pull_number(pull, &number))
             return FALSE;
         n += number == RP_FP8_BLOCK ? 1 : 3;

@@ -105,9 +105,7 @@ read_architectures(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 
     if (raw->in_text)
         return rp_json_pull_skip(pull);
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (n++ > 0)
             return rp_json_pull_fail(pull, "one architecture");
         if (!read_name(pull, G_STRUCT_OFFSET(RpArchitectureRow, hf_name),
@@ -197,8 +195,7 @@ read_eos(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         config->n_eos = 1;
         return read_token(pull, field, &config->eos_ids[0]);
     }
-    (void)rp_json_pull_enter_array(pull);
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (config->n_eos == RP_MODEL_MAX_EOS)
             return rp_json_pull_fail(pull, "at most " G_STRINGIFY(RP_MODEL_MAX_EOS) " tokens");
         if (!read_token(pull, field, &config->eos_ids[config->n_eos++]))

@@ -43,9 +43,7 @@ read_factors(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     guint *n = is_long ? &raw->n_long : &raw->n_short;
     double factor;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (*n == RP_ROPE_MAX_PAIRS)
             return rp_json_pull_fail(pull, "at most " G_STRINGIFY(RP_ROPE_MAX_PAIRS) " numbers");
         if (!rp_json_pull_number(pull, &factor))

@@ -28,9 +28,7 @@ rp_serve_request_clear(RpServeRequest *request)
 static gboolean
 read_messages(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (!rp_json_pull_skip(pull))
             return FALSE;
         ++*(guint *)value;

@@ -108,9 +108,7 @@ read_content(Reading *reading, const char *key)
         return rp_json_pull_fail(pull, "a string, null, or a list of parts");
     }
     reading->content = rp_value_list(rp_list_new(arena, 0));
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         const char *at = pull->at;
         RpValue part;
         if (!rp_value_read_json(arena, pull, &part) || !check_part(reading, at, part))
@@ -141,9 +139,7 @@ read_calls(Reading *reading, RpValue *calls)
     RpArena *arena = reading->record->arena;
 
     *calls = rp_value_list(rp_list_new(arena, 0));
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         const char *at = pull->at;
         RpValue call;
         if (!rp_value_read_json(arena, pull, &call))
@@ -308,18 +304,14 @@ rp_record_read_messages(RpRecord *record, RpJsonPull *pull, RpMessageStyle style
 {
     g_autoptr(GString) key = g_string_new(NULL);
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         Reading reading = {.record = record,
                            .pull = pull,
                            .style = style,
                            .message = {.dict = rp_dict_new(record->arena), .weight = 1.0},
                            .content = rp_none,
                            .start = pull->at};
-        if (!rp_json_pull_enter_object(pull))
-            return FALSE;
-        while (rp_json_pull_next_key(pull, key))
+        for (rp_json_pull_enter_object(pull); rp_json_pull_next_key(pull, key);)
             if (!read_member(&reading, key->str))
                 return FALSE;
         if (pull->failed || !finish_message(&reading))

@@ -119,13 +119,9 @@ read_history(RpJsonPull *pull, const RpJsonField *field, gpointer data)
     RpArena *arena = line->record->arena;
 
     line->history = rp_list_new(arena, 0);
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         guint n = 0;
-        if (!rp_json_pull_enter_array(pull))
-            return FALSE;
-        for (; rp_json_pull_next_element(pull); n++) {
+        for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull); n++) {
             RpValue text;
             if (n == 2 || rp_json_pull_peek(pull) != RP_JSON_STRING)
                 return rp_json_pull_fail(pull, "a pair of strings: question and answer");

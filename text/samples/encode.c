@@ -172,9 +172,7 @@ read_answer_ids(RpJsonPull *pull, const RpJsonField *field, gpointer value)
     Answers *answers = value;
     gint32 token = 0;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (!read_token(pull, answers->reader, FALSE, &token))
             return FALSE;
         g_array_append_val(answers->ids[(gsize)field->min], token);
@@ -406,9 +404,7 @@ read_tokens(RpJsonPull *pull, const Line *line, gint32 *tokens, guint64 *n, guin
 {
     gint32 token = 0;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         if (!read_token(pull, line->reader, end != NULL, &token))
             return FALSE;
         if (*n < line->sample->capacity)
@@ -443,9 +439,7 @@ read_mask(RpJsonPull *pull, const RpJsonField *field, gpointer value)
 {
     Line *line = value;
 
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull)) {
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);) {
         gboolean ended = line->mask_ones < line->n_mask;
         guint64 seen;
         if (!rp_json_pull_whole(pull, &seen))

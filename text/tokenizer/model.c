@@ -103,9 +103,7 @@ read_merges(RpJsonPull *pull, const RpJsonField *field, gpointer value)
         return rp_json_pull_skip(pull);
     }
     raw->merges_wait = FALSE;
-    if (!rp_json_pull_enter_array(pull))
-        return FALSE;
-    while (rp_json_pull_next_element(pull))
+    for (rp_json_pull_enter_array(pull); rp_json_pull_next_element(pull);)
         if (!read_merge(pull, raw->tokenizer, rank++, both, word))
             return FALSE;
     return !pull->failed;
