@@ -179,10 +179,8 @@ rp_box_open(const RpBoxArgs *box, const char *usual, GError **error)
         return NULL;
     }
     gpu = rp_gpu_open(box->gpu != NULL ? box->gpu : usual, error);
-    if (gpu == NULL) {
-        g_prefix_error(error, "--gpu: ");
-        return NULL;
-    }
+    if (gpu == NULL)
+        return rp_null(rp_prefix_error(error, "--gpu: "));
     if (links.pcie > 0) {
         gpu->root_gb_per_s *= links.pcie / MAX(gpu->h2d_gb_per_s, gpu->d2h_gb_per_s);
         gpu->h2d_gb_per_s = gpu->d2h_gb_per_s = links.pcie;
@@ -202,9 +200,7 @@ rp_box_measured(const RpBoxArgs *box, RpProfile **measured, GError **error)
         return rp_cli_refuse(error, "--%s: expected no --box beside it, whose file has it",
                              box->pcie != NULL ? "pcie" : "host-bandwidth");
     *measured = rp_profile_load_box(box->file, error);
-    if (*measured == NULL)
-        g_prefix_error(error, "--box: ");
-    return *measured != NULL;
+    return *measured != NULL || rp_prefix_error(error, "--box: ");
 }
 
 gboolean
@@ -220,10 +216,8 @@ rp_box_connect(const RpBoxArgs *box, RpProfile *profile, GError **error)
         return TRUE;
     g_autoptr(RpServerNetwork) network = rp_server_network_open(box->network, error);
 
-    if (network == NULL) {
-        g_prefix_error(error, "--network: ");
-        return FALSE;
-    }
+    if (network == NULL)
+        return rp_prefix_error(error, "--network: ");
     profile->links.network_bytes_per_s = rp_server_network_bytes_per_s(network);
     profile->links.network_latency_ns = llround(network->latency_us * 1e3);
     return TRUE;

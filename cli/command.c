@@ -245,8 +245,7 @@ parse(const RpCommand *command, const RpCommandOptions *options, int *argc, char
     }
     if (local == NULL)
         return check_words(command, *argc, *argv, error);
-    g_propagate_error(error, local);
-    return FALSE;
+    return rp_propagate_error(error, local);
 }
 
 /* ---- the command ---- */

@@ -122,11 +122,9 @@ open_stream(const char *path, GError **error)
     g_autoptr(GFile) file = NULL;
 
     if (strcmp(path, "-") == 0) {
-        if (fflush(stdout) != 0) {
-            g_set_error_literal(error, G_FILE_ERROR, g_file_error_from_errno(errno),
-                                g_strerror(errno));
-            return NULL;
-        }
+        if (fflush(stdout) != 0)
+            return rp_null(rp_fail(error, G_FILE_ERROR, g_file_error_from_errno(errno), "%s",
+                                   g_strerror(errno)));
         return g_unix_output_stream_new(STDOUT_FILENO, FALSE);
     }
     file = g_file_new_for_path(path);
@@ -148,9 +146,7 @@ rp_cli_write_file(const char *path, RpCliWrite write, gpointer user_data, GError
     } else if (stream != NULL) {
         written = g_output_stream_close(stream, NULL, error);
     }
-    if (!written)
-        g_prefix_error(error, "cannot write \"%s\": ", path);
-    return written;
+    return written || rp_prefix_error(error, "cannot write \"%s\": ", path);
 }
 
 static gboolean

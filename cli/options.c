@@ -213,10 +213,8 @@ resolve(const RpArgs *args, const RpScheduleOps *given, const RpProfile *profile
     if (args->schedule == NULL && given == NULL)
         return rp_cli_refuse(error, "--schedule: expected the name of a schedule, found nothing");
     run.plan.schedule = given != NULL ? given : rp_schedule_find(args->schedule, error);
-    if (run.plan.schedule == NULL) {
-        g_prefix_error(error, "--schedule: ");
-        return FALSE;
-    }
+    if (run.plan.schedule == NULL)
+        return rp_prefix_error(error, "--schedule: ");
     if (args->published)
         rp_plan_follow_paper(&run.plan);
     return check_together(args, run.plan.schedule, error) &&

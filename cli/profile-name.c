@@ -82,10 +82,8 @@ rp_cli_predict_profile(const RpModel *model, const RpGpu *gpu, const RpRunSpec *
     g_autoptr(RpPlanNetwork) network =
         profile != NULL ? rp_plan_network_of(model, run, &problem) : NULL;
 
-    if (network == NULL && run->devices != NULL && problem != NULL) {
-        g_propagate_error(error, g_steal_pointer(&problem));
-        return NULL;
-    }
+    if (network == NULL && run->devices != NULL && problem != NULL)
+        return rp_null(rp_propagate_error(error, g_steal_pointer(&problem)));
     if (network != NULL) {
         const RpAdviseSizes *sizes = &network->sizes;
         g_autoptr(RpProfile) sized =
@@ -214,9 +212,8 @@ rp_cli_load_profiles(const char *word, const RpBoxArgs *box, guint gpus, GError 
     model = rp_model_find(word, &problem);
     if (model != NULL)
         return make_predicted(model, box, gpus, error);
-    g_set_error(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: no such file, and %s", word,
-                problem->message);
-    return NULL;
+    return rp_null(rp_fail(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: no such file, and %s",
+                           word, problem->message));
 }
 
 RpProfile *

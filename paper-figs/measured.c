@@ -117,10 +117,8 @@ rp_measured_parse(const char *text, const char *file, GError **error)
     g_autoptr(RpTable) table = rp_table_parse(text, error);
     g_autoptr(GPtrArray) rows = g_ptr_array_new_with_free_func(free_row);
 
-    if (table == NULL) {
-        g_prefix_error(error, "%s: ", file);
-        return NULL;
-    }
+    if (table == NULL)
+        return rp_null(rp_prefix_error(error, "%s: ", file));
     for (guint i = 0; i < rp_table_n_rows(table); i++) {
         RpMeasured *row = g_new0(RpMeasured, 1);
 
@@ -132,10 +130,9 @@ rp_measured_parse(const char *text, const char *file, GError **error)
     }
     if (rows->len > 0)
         return g_steal_pointer(&rows);
-    g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY,
-                "%s has no measured rows yet: paper-figs/measure adds them (docs/figures.md)",
-                file);
-    return NULL;
+    return rp_null(rp_fail(
+        error, RP_PLOT_ERROR, RP_PLOT_ERROR_EMPTY,
+        "%s has no measured rows yet: paper-figs/measure adds them (docs/figures.md)", file));
 }
 
 char *

@@ -117,13 +117,12 @@ rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
     }
     path = g_build_filename(paper->measured_dir, file, NULL);
     text = rp_file_read(path, MAX_MEASURED_BYTES, &length, &local);
-    if (text == NULL) {
-        g_set_error(error, RP_PLOT_ERROR,
-                    g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT) ? RP_PLOT_ERROR_EMPTY
-                                                                             : RP_PLOT_ERROR_DATA,
-                    "%s", local->message);
-        return NULL;
-    }
+    if (text == NULL)
+        return rp_null(rp_fail(error, RP_PLOT_ERROR,
+                               g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)
+                                   ? RP_PLOT_ERROR_EMPTY
+                                   : RP_PLOT_ERROR_DATA,
+                               "%s", local->message));
     return rp_measured_parse(text, path, error);
 }
 
@@ -288,10 +287,8 @@ rp_paper_simulate(const RpProfile *profile, const char *file, const RpPartition 
     run->plan = rp_plan_make(profile, partition, options, iterations, error);
     if (run->plan != NULL)
         run->trace = rp_simulate(run->plan, &machine, error);
-    if (run->trace == NULL) {
-        g_prefix_error(error, "%s: ", run->command);
-        return NULL;
-    }
+    if (run->trace == NULL)
+        return rp_null(rp_prefix_error(error, "%s: ", run->command));
     run->bubble = iterations == 1 ? rp_report_bubble(run->trace)
                                   : rp_report_bubble_of_iteration(run->trace, 0);
     if (options->async && iterations >= window.iterations)

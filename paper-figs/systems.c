@@ -145,10 +145,8 @@ typedef gboolean (*MeasureCell)(const RpSystem *system, const Subject *subject,
 static gboolean
 take_problem(GError *problem, Cell *cell, GError **error)
 {
-    if (problem->domain != RP_SYSTEM_ERROR) {
-        g_propagate_error(error, problem);
-        return FALSE;
-    }
+    if (problem->domain != RP_SYSTEM_ERROR)
+        return rp_propagate_error(error, problem);
     cell->problem = g_strdup(problem->message);
     g_error_free(problem);
     return TRUE;

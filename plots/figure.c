@@ -511,8 +511,7 @@ draw(const RpFigure *figure, const char *directory, RpPictureFormat formats, GEr
                            rp_picture_format_name((RpPictureFormat)format), quoted);
     if (rp_gnuplot_run(directory, commands->str, error))
         return !((guint)formats & (guint)RP_PICTURE_TEX) || escape_tex(figure, directory, error);
-    g_prefix_error(error, "figure %s: ", figure->name);
-    return FALSE;
+    return rp_prefix_error(error, "figure %s: ", figure->name);
 }
 
 gboolean

@@ -48,22 +48,19 @@ rp_table_parse(const char *text, GError **error)
             continue;
         g_auto(GStrv) fields = rp_table_split_line(lines[i]);
         if (fields == NULL ||
-            (table->titles != NULL && g_strv_length(fields) != g_strv_length(table->titles))) {
-            g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
-                        "line %u: expected %u fields with closed quotes, found \"%s\"", i + 1,
-                        table->titles != NULL ? g_strv_length(table->titles) : 1, lines[i]);
-            return NULL;
-        }
+            (table->titles != NULL && g_strv_length(fields) != g_strv_length(table->titles)))
+            return rp_null(rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+                                   "line %u: expected %u fields with closed quotes, found \"%s\"",
+                                   i + 1, table->titles != NULL ? g_strv_length(table->titles) : 1,
+                                   lines[i]));
         if (table->titles != NULL)
             g_ptr_array_add(table->rows, g_steal_pointer(&fields));
         else
             table->titles = g_steal_pointer(&fields);
     }
-    if (table->titles == NULL) {
-        g_set_error_literal(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
-                            "expected a line of column titles, found nothing");
-        return NULL;
-    }
+    if (table->titles == NULL)
+        return rp_null(rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+                               "expected a line of column titles, found nothing"));
     return g_steal_pointer(&table);
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/catalogue/catalogue.h"
 #include "core/catalogue/cost/cost-model.h"
@@ -93,20 +94,16 @@ profile_from_columns(char **columns, GError **error)
         if (!read_number(columns, i, &values[i], error))
             return NULL;
     const char *lora = strstr(columns[COLUMN_HF_NAME], "(LoRA r=");
-    if (lora != NULL && sscanf(lora, "(LoRA r=%u)", &rank) != 1) {
-        g_set_error_literal(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA, "LoRA without a rank");
-        return NULL;
-    }
+    if (lora != NULL && sscanf(lora, "(LoRA r=%u)", &rank) != 1)
+        return rp_null(rp_fail(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA, "LoRA without a rank"));
     const RpModel *model = rp_model_find(columns[COLUMN_MODEL], error);
     const RpGpu *gpu = model != NULL ? rp_gpu_find("rtx4090", error) : NULL;
     if (gpu == NULL)
         return NULL;
-    if (values[COLUMN_BLOCKS] != model->blocks) {
-        g_set_error(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA,
-                    "block_count: expected %u blocks for %s, found %g", model->blocks, model->name,
-                    values[COLUMN_BLOCKS]);
-        return NULL;
-    }
+    if (values[COLUMN_BLOCKS] != model->blocks)
+        return rp_null(rp_fail(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA,
+                               "block_count: expected %u blocks for %s, found %g", model->blocks,
+                               model->name, values[COLUMN_BLOCKS]));
     RpWorkload workload = {.sequences = SEQUENCES,
                            .tokens_per_sequence = (guint)(values[COLUMN_TOKENS] / SEQUENCES),
                            .dtype = "fp16",
@@ -130,25 +127,19 @@ rp_rtx4090_profiles(const char *csv_path, GError **error)
     if (!g_file_get_contents(csv_path, &text, NULL, error))
         return NULL;
     g_auto(GStrv) lines = g_strsplit(g_strchomp(text), "\n", -1);
-    if (strcmp(g_strchomp(lines[0]), HEADER) != 0) {
-        g_set_error(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA, "%s: line 1: expected %s", csv_path,
-                    HEADER);
-        return NULL;
-    }
+    if (strcmp(g_strchomp(lines[0]), HEADER) != 0)
+        return rp_null(rp_fail(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA,
+                               "%s: line 1: expected %s", csv_path, HEADER));
     g_autoptr(GPtrArray) profiles = g_ptr_array_new_with_free_func((GDestroyNotify)rp_profile_free);
     for (guint i = 1; lines[i] != NULL; i++) {
         g_auto(GStrv) columns = g_strsplit(g_strchomp(lines[i]), ",", -1);
-        if (g_strv_length(columns) != N_COLUMNS) {
-            g_set_error(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA,
-                        "%s: line %u: expected %d columns, found %u", csv_path, i + 1, N_COLUMNS,
-                        g_strv_length(columns));
-            return NULL;
-        }
+        if (g_strv_length(columns) != N_COLUMNS)
+            return rp_null(rp_fail(error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA,
+                                   "%s: line %u: expected %d columns, found %u", csv_path, i + 1,
+                                   N_COLUMNS, g_strv_length(columns)));
         RpProfile *profile = profile_from_columns(columns, error);
-        if (profile == NULL) {
-            g_prefix_error(error, "%s: line %u: ", csv_path, i + 1);
-            return NULL;
-        }
+        if (profile == NULL)
+            return rp_null(rp_prefix_error(error, "%s: line %u: ", csv_path, i + 1));
         g_ptr_array_add(profiles, profile);
     }
     return g_steal_pointer(&profiles);

@@ -17,10 +17,8 @@ rp_model_text_encode(const RpModelText *text, const char *name, const char *prom
                      RpEncodeFlags flags, GArray *ids, GError **error)
 {
     g_array_set_size(ids, 0);
-    if (!rp_tokenizer_encode(text->tokenizer, prompt, length, flags, ids, NULL, error)) {
-        g_prefix_error(error, "%s: ", name);
-        return FALSE;
-    }
+    if (!rp_tokenizer_encode(text->tokenizer, prompt, length, flags, ids, NULL, error))
+        return rp_prefix_error(error, "%s: ", name);
     return ids->len > 0 || rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                                    "%s: expected a text, found none", name);
 }

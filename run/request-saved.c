@@ -102,8 +102,7 @@ divide_anew(const RpRunSpec *run, const RpProfile *profile, guint64 host_bytes, 
             g_error_free(problem); /* without, they have fitted */
             return TRUE;
         }
-        g_propagate_error(error, problem);
-        return FALSE;
+        return rp_propagate_error(error, problem);
     }
     if (!simulate(profile, &other, host_bytes, &time_ns, error))
         return FALSE;
@@ -236,10 +235,8 @@ rp_request_resolve(const RpRunSpec *run, const RpProfile *profile, RpRequest *re
     g_autoptr(RpProfile) slowed = NULL;
 
     if (!run->trains && run->host_slow != NULL &&
-        (slow = rp_run_parse_slow(run->host_slow, options->gpus, error)) == NULL) {
-        g_prefix_error(error, "--slow: ");
-        return FALSE;
-    }
+        (slow = rp_run_parse_slow(run->host_slow, options->gpus, error)) == NULL)
+        return rp_prefix_error(error, "--slow: ");
     if (slow != NULL && options->dispatch == RP_DISPATCH_FREE &&
         rp_schedule_is_rotated(options->schedule))
         slowed = rp_profile_slowed(profile, slow, options->gpus);

@@ -159,8 +159,7 @@ check_replicas(const RpRunValues *values, const RpScheduleOps *schedule, const R
         g_set_error(error, RP_SCHEDULE_ERROR, RP_SCHEDULE_ERROR_SHAPE,
                     "%u micro-batches do not divide into %u replicas", shape.micro_batches,
                     shape.replicas);
-    g_prefix_error(error, "%sreplicas: ", value->place);
-    return FALSE;
+    return rp_prefix_error(error, "%sreplicas: ", value->place);
 }
 
 static gboolean
@@ -187,10 +186,8 @@ resolve_round(const RpRunValues *values, const RpScheduleOps *schedule, RpRunSpe
     }
     if (!check_replicas(values, schedule, run, &shape, error))
         return FALSE;
-    if (given > 0 && !rp_schedule_check(schedule, &shape, error)) {
-        g_prefix_error(error, "%sround: ", value->place);
-        return FALSE;
-    }
+    if (given > 0 && !rp_schedule_check(schedule, &shape, error))
+        return rp_prefix_error(error, "%sround: ", value->place);
     run->round = given > 0                                 ? given
                  : given == RP_RUN_ROUND_ALL && dispatched ? run->micro_batches / run->replicas
                                                            : 0;

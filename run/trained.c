@@ -109,12 +109,11 @@ read_base(const char *adapter, GError **error)
         return path_of_base;
     g_autofree char *found = base != NULL ? rp_quote(base) : g_strdup("none");
 
-    g_set_error(
+    return rp_null(rp_fail(
         error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
         "%s: base_model_name_or_path: expected the directory of a model, or a name that the "
         "hub's cache has, found %s: name it instead, with --adapter %s",
-        shown, found, adapter);
-    return NULL;
+        shown, found, adapter));
 }
 
 /* A run's best checkpoint, or its last; of a checkpoint itself. (transfer full) */
@@ -192,10 +191,8 @@ open_devices(RpTrained *model, const char *device, GError **error)
     const RpDeviceOps *devices;
     guint n;
 
-    if (!rp_run_parse_devices(device != NULL ? device : "host", NULL, &devices, &n, error)) {
-        g_prefix_error(error, "devices: ");
-        return FALSE;
-    }
+    if (!rp_run_parse_devices(device != NULL ? device : "host", NULL, &devices, &n, error))
+        return rp_prefix_error(error, "devices: ");
     if (n != 1 && model->most_devices == 0 && (device == NULL || strcmp(device, "cuda") != 0))
         return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
                        "devices: expected one device, found %u", n);

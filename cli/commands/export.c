@@ -38,10 +38,8 @@ export_profile(const RpArgs *args, GError **error)
     run.micro_batch_size = args->box.micro_batch > 0 ? args->box.micro_batch : args->sequences;
     run.sequence_length = args->box.sequence > 0 ? args->box.sequence : args->tokens_per_sequence;
     run.plan.gpus = run.plan.gpus > 0 ? run.plan.gpus : RP_CLI_GPUS;
-    if (!rp_cli_open_model(args->model, &model, &name, error)) {
-        g_prefix_error(error, "--profile: ");
-        return FALSE;
-    }
+    if (!rp_cli_open_model(args->model, &model, &name, error))
+        return rp_prefix_error(error, "--profile: ");
     g_autoptr(RpGpu) gpu = rp_box_open(&args->box, NULL, error);
 
     if (gpu == NULL ||

@@ -384,10 +384,8 @@ predict_prompts(const RpArgs *args, const char *word, RpReport *report, GError *
     g_array_set_clear_func(generation.prompts, prompt_clear);
     if (gpu == NULL)
         return FALSE;
-    if (!rp_run_predicted_devices(devices, &unused, &n, error)) {
-        g_prefix_error(error, "--devices: ");
-        return FALSE;
-    }
+    if (!rp_run_predicted_devices(devices, &unused, &n, error))
+        return rp_prefix_error(error, "--devices: ");
     if (!rp_trained_find(&generation.model, word, args->adapter, error) ||
         !read_prompts(&generation, args->prompts, error) ||
         !choose_length(&generation, args, error) ||

@@ -444,10 +444,8 @@ open_data(Inspected *inspected, const char *data, GError **error)
     run.data = (char *)data;
     inspected->config.vocab = RP_DATASET_MAX_VOCABULARY;
     if (model != NULL) {
-        if (!rp_hf_config_load(model, &inspected->config, error)) {
-            g_prefix_error(error, "--model: ");
-            return FALSE;
-        }
+        if (!rp_hf_config_load(model, &inspected->config, error))
+            return rp_prefix_error(error, "--model: ");
         inspected->tokenizer = rp_tokenizer_open(model, NULL);
     }
     return rp_run_samples_open(&source, &events, &inspected->samples, error) &&

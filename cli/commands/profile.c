@@ -55,10 +55,8 @@ read_config(const char *word, RpModel *config, GError **error)
         return rp_hf_config_load(path, config, error);
     const RpModel *model = rp_model_find(word, error);
 
-    if (model == NULL) {
-        g_prefix_error(error, "%s: no such file or directory, and ", word);
-        return FALSE;
-    }
+    if (model == NULL)
+        return rp_prefix_error(error, "%s: no such file or directory, and ", word);
     *config = *model;
     if (rp_hf_config_check_runs(model, &local))
         return TRUE;
@@ -251,10 +249,8 @@ open_subject(const RpArgs *args, Subject *subject, GError **error)
     if (!read_args(args, error) || !check_output(args, subject->word, error))
         return FALSE;
     if (!rp_run_parse_devices(args->run.devices, args->run.device_split, &subject->ops,
-                              &subject->devices, error)) {
-        g_prefix_error(error, "--devices: ");
-        return FALSE;
-    }
+                              &subject->devices, error))
+        return rp_prefix_error(error, "--devices: ");
     subject->optimizer_threads = args->run.optimizer.threads > 0
                                      ? (guint)args->run.optimizer.threads
                                      : rp_run_optimizer_threads(subject->ops, subject->devices);

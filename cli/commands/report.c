@@ -118,10 +118,8 @@ read_run(Sources *page, GError **error)
         return TRUE;
     if (read_run_file(page, &problem) && make_plan(page, &problem))
         return TRUE;
-    if (!metrics) {
-        g_propagate_error(error, problem);
-        return FALSE;
-    }
+    if (!metrics)
+        return rp_propagate_error(error, problem);
     /* what was measured is worth showing without */
     page->problem = g_strdup(problem->message);
     say(NULL, "note", problem->message);
@@ -195,9 +193,7 @@ check_predicted(const Sources *page, guint i, GError **error)
     const char *const names[] = {page->run_path, page->files[i]};
     g_autoptr(RpTraceDiff) diff = rp_trace_diff_new(traces, names, &options, error);
 
-    if (diff == NULL)
-        g_prefix_error(error, NOT_ONE_RUN);
-    return diff != NULL;
+    return diff != NULL || rp_prefix_error(error, NOT_ONE_RUN);
 }
 
 static gboolean
@@ -297,10 +293,8 @@ match(Sources *page, const char *iterations, GError **error)
     const char *const names[] = {page->files[0], page->files[second]};
 
     page->diff = rp_trace_diff_new(traces, names, &options, error);
-    if (page->diff == NULL) {
-        g_prefix_error(error, "%s", iterations != NULL ? "--iterations: " : NOT_ONE_RUN);
-        return FALSE;
-    }
+    if (page->diff == NULL)
+        return rp_prefix_error(error, "%s", iterations != NULL ? "--iterations: " : NOT_ONE_RUN);
     for (guint i = 0; i < page->n; i++)
         if (page->memory[i] != NULL)
             shift_memory(page->memory[i], page->traces[i],

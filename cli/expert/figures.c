@@ -96,11 +96,8 @@ make(const RpArgs *args, char **names, RpReport *report, GError **error)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
     if (!rp_cli_picture_style(args, TRUE, &request.style, error))
         return FALSE;
-    if (args->formats != NULL &&
-        !rp_picture_formats_parse(args->formats, &request.formats, error)) {
-        g_prefix_error(error, "--format: ");
-        return FALSE;
-    }
+    if (args->formats != NULL && !rp_picture_formats_parse(args->formats, &request.formats, error))
+        return rp_prefix_error(error, "--format: ");
     const RpCliFile files[] = {
         {"--profiles", request.profiles_dir, RP_CLI_READ},
         {"--measured", args->measured_dir, RP_CLI_READ},

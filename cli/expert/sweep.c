@@ -433,14 +433,12 @@ draw(const Drawing *drawing, const RpFigureStyle *style, GError **error)
     g_autoptr(RpLineChart) chart = rp_line_chart_new("sweep", title, x_title, y_title);
     g_autoptr(GArray) all = points_of(drawing, NULL);
 
-    if (all->len == 0) {
-        g_set_error(
+    if (all->len == 0)
+        return rp_null(rp_fail(
             error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
             "--picture: expected rows with numbers in both columns of --axes %s:%s, found none "
             "that fits",
-            drawing->rows->columns[drawing->y], drawing->rows->columns[drawing->x]);
-        return NULL;
-    }
+            drawing->rows->columns[drawing->y], drawing->rows->columns[drawing->x]));
     rp_line_chart_set_subtitle(chart, fixed);
     rp_line_chart_set_style(chart, style);
     if (lines)

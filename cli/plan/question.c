@@ -57,10 +57,8 @@ read_schedules(const char *list, RpPlanQuestion *question, GError **error)
         for (guint i = 0; names[i] != NULL; i++) {
             const RpScheduleOps *schedule = rp_schedule_find(g_strstrip(names[i]), error);
 
-            if (schedule == NULL) {
-                g_prefix_error(error, "--schedules: ");
-                return FALSE;
-            }
+            if (schedule == NULL)
+                return rp_prefix_error(error, "--schedules: ");
             g_ptr_array_add(question->schedules, (gpointer)schedule);
         }
     }
@@ -251,10 +249,8 @@ read_profile(const RpArgs *args, RpPlanQuestion *question, GError **error)
     question->profile = rp_cli_load_profiles(args->profile, &box, args->run.plan.gpus, error);
     if (question->profile == NULL)
         return FALSE;
-    if (!rp_profile_check_full(question->profile, error)) {
-        g_prefix_error(error, "%s: ", args->profile);
-        return FALSE;
-    }
+    if (!rp_profile_check_full(question->profile, error))
+        return rp_prefix_error(error, "%s: ", args->profile);
     const RpProfile *profile = question->profile;
 
     if (args->model != NULL && g_ascii_strcasecmp(args->model, profile->model) != 0)
@@ -308,10 +304,8 @@ read_name(const RpArgs *args, const RpRunSpec *run, RpPlanQuestion *question, GE
     g_autoptr(GError) problem = NULL;
 
     query->model = rp_model_find(args->model, error);
-    if (query->model == NULL) {
-        g_prefix_error(error, "--model: ");
-        return FALSE;
-    }
+    if (query->model == NULL)
+        return rp_prefix_error(error, "--model: ");
     question->name = g_strdup(query->model->name);
     if (query->dtype == NULL)
         query->dtype = dtype_names[0];
@@ -319,8 +313,7 @@ read_name(const RpArgs *args, const RpRunSpec *run, RpPlanQuestion *question, GE
     if (question->network != NULL ||
         g_error_matches(problem, RP_HF_CONFIG_ERROR, RP_HF_CONFIG_ERROR_UNSUPPORTED))
         return rp_cli_check_lora(query->model, query->lora_rank, query->lora_targets, error);
-    g_propagate_error(error, g_steal_pointer(&problem));
-    return FALSE;
+    return rp_propagate_error(error, g_steal_pointer(&problem));
 }
 
 gboolean
@@ -423,9 +416,7 @@ static gboolean
 open_network(const char *word, RpPlanQuestion *question, GError **error)
 {
     question->network_between = rp_server_network_open(word, error);
-    if (question->network_between == NULL)
-        g_prefix_error(error, "--network: ");
-    return question->network_between != NULL;
+    return question->network_between != NULL || rp_prefix_error(error, "--network: ");
 }
 
 /* Words that a plan of several servers has no answer to. */

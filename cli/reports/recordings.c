@@ -78,11 +78,10 @@ unpack(const char *path, GError **error)
         if (!rp_inflate_read(inflate, text->str + before, PIECE_BYTES, &n, error))
             return NULL;
         g_string_set_size(text, before + n);
-        if (text->len > MAX_UNPACKED_BYTES) {
-            (void)rp_fail_in(error, path, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
-                             "expected at most 2 GiB when unpacked, found more; unpack it");
-            return NULL;
-        }
+        if (text->len > MAX_UNPACKED_BYTES)
+            return rp_null(
+                rp_fail_in(error, path, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
+                           "expected at most 2 GiB when unpacked, found more; unpack it"));
     }
     return g_steal_pointer(&text);
 }
@@ -98,11 +97,11 @@ load(const char *path, const RpWorkPatterns *patterns, GError **error)
     if (has_suffix(path, own_suffixes, G_N_ELEMENTS(own_suffixes))) {
         g_autofree char *shown = rp_display_name(path);
 
-        (void)rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
-                      "%s: expected a SQLite file, found a report that only nsys reads; export it: "
-                      "nsys export --type sqlite %s",
-                      shown, shown);
-        return NULL;
+        return rp_null(
+            rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
+                    "%s: expected a SQLite file, found a report that only nsys reads; export it: "
+                    "nsys export --type sqlite %s",
+                    shown, shown));
     }
     g_autoptr(GMappedFile) file = rp_file_map(path, error);
 

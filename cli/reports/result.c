@@ -339,8 +339,7 @@ rp_cli_noise_check(const RpArgs *args, guint gpus, GError **error)
     if (args->run.host_slow == NULL ||
         (each = rp_run_parse_slow(args->run.host_slow, MAX(gpus, 1), error)) != NULL)
         return TRUE;
-    g_prefix_error(error, "--slow: ");
-    return FALSE;
+    return rp_prefix_error(error, "--slow: ");
 }
 
 gboolean

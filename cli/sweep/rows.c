@@ -159,10 +159,8 @@ check_values(const RpSweepAxis *axis, GError **error)
         if (!rp_option_store(axis->option, axis->values[i], &args, error) ||
             !rp_schedule_args_read(&args, &run, error))
             return FALSE;
-        if (args.schedule != NULL && rp_schedule_find(args.schedule, error) == NULL) {
-            g_prefix_error(error, "--schedule: ");
-            return FALSE;
-        }
+        if (args.schedule != NULL && rp_schedule_find(args.schedule, error) == NULL)
+            return rp_prefix_error(error, "--schedule: ");
     }
     return TRUE;
 }

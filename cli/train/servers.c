@@ -78,10 +78,8 @@ rp_train_join(const char *command, RpServers **servers, GError **error)
     if (n == 1)
         return TRUE;
     mpi = rp_transport_mpi(error);
-    if (mpi == NULL) {
-        g_prefix_error(error, "started as one of %u servers (%s): ", n, told);
-        return FALSE;
-    }
+    if (mpi == NULL)
+        return rp_prefix_error(error, "started as one of %u servers (%s): ", n, told);
     rp_run_share_processors(); /* before MPI makes threads */
     *servers = rp_servers_new(mpi, NULL, &options, error);
     if (*servers == NULL)

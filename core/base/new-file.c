@@ -104,8 +104,7 @@ rp_new_file_begin(const char *path, guint64 bytes, GError **error)
     }
     if (number == 0)
         return g_steal_pointer(&file);
-    (void)fail(path, number, error);
-    return NULL;
+    return rp_null(fail(path, number, error));
 }
 
 void

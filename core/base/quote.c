@@ -137,6 +137,25 @@ rp_fail_in(GError **error, const char *path, GQuark domain, gint code, const cha
 }
 
 gboolean
+rp_prefix_error(GError **error, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *words = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    g_prefix_error(error, "%s", words);
+    return FALSE;
+}
+
+gboolean
+rp_propagate_error(GError **error, GError *problem)
+{
+    g_propagate_error(error, problem);
+    return FALSE;
+}
+
+gboolean
 rp_file_fail(GError **error, int number, const char *format, ...)
 {
     va_list arguments;

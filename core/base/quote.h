@@ -39,6 +39,20 @@ gboolean rp_fail(GError **error, GQuark domain, gint code, const char *format, .
 gboolean rp_fail_in(GError **error, const char *path, GQuark domain, gint code, const char *format,
                     ...) G_GNUC_PRINTF(5, 6);
 
-/* The same of a file, as G_FILE_ERROR of the errno @number, in whose words the message ends:
+/* Puts words, such as "model: ", before the message of *@error. Returns: %FALSE */
+gboolean rp_prefix_error(GError **error, const char *format, ...) G_GNUC_PRINTF(2, 3);
+
+/* g_propagate_error(), in a statement that fails. Returns: %FALSE */
+gboolean rp_propagate_error(GError **error, GError *problem);
+
+/* For functions that return a pointer: return rp_null(rp_fail(error, ...)); */
+static inline gpointer
+rp_null(gboolean failed)
+{
+    (void)failed;
+    return NULL;
+}
+
+/* The same as rp_fail() of a file, as G_FILE_ERROR of the errno @number, in whose words the message ends:
  * "cannot write x: No space left on device". */
 gboolean rp_file_fail(GError **error, int number, const char *format, ...) G_GNUC_PRINTF(3, 4);

@@ -102,10 +102,10 @@ rp_loss_find(const char *name, GError **error)
     g_autofree char *all = g_strjoinv(", ", (char **)names);
     g_autofree char *quoted = rp_quote(name);
 
-    g_set_error(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL,
+    return rp_null(
+        rp_fail(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_MODEL,
                 "loss: expected one of %s, or one that a program adds (docs/library.md), found %s",
-                all, quoted);
-    return NULL;
+                all, quoted));
 }
 
 /* ---- a model with such an architecture ---- */

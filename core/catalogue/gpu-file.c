@@ -237,21 +237,16 @@ rp_gpu_parse(const char *name, const char *text, gsize length, GError **error)
     if (gpu == NULL || !read_one(&pull, fields, G_N_ELEMENTS(fields), gpu, &record) ||
         (!like && !check_complete(&pull, &record)))
         return NULL;
-    if (gpu->fp16_accumulate_tflops < gpu->fp32_accumulate_tflops) {
-        (void)rp_json_record_fail(&record, &pull, "fp16_accumulate_tflops",
-                                  "at least fp32_accumulate_tflops");
-        return NULL;
-    }
+    if (gpu->fp16_accumulate_tflops < gpu->fp32_accumulate_tflops)
+        return rp_null(rp_json_record_fail(&record, &pull, "fp16_accumulate_tflops",
+                                           "at least fp32_accumulate_tflops"));
     take_rates(&record, gpu);
-    if (gpu->fp8_fp16_accumulate_tflops < gpu->fp8_tflops) {
-        (void)rp_json_record_fail(&record, &pull, "fp8_fp16_accumulate_tflops",
-                                  "at least fp8_tflops");
-        return NULL;
-    }
-    if (gpu->root_gb_per_s < gpu->h2d_gb_per_s) {
-        (void)rp_json_record_fail(&record, &pull, "root_gb_per_s", "at least h2d_gb_per_s");
-        return NULL;
-    }
+    if (gpu->fp8_fp16_accumulate_tflops < gpu->fp8_tflops)
+        return rp_null(rp_json_record_fail(&record, &pull, "fp8_fp16_accumulate_tflops",
+                                           "at least fp8_tflops"));
+    if (gpu->root_gb_per_s < gpu->h2d_gb_per_s)
+        return rp_null(
+            rp_json_record_fail(&record, &pull, "root_gb_per_s", "at least h2d_gb_per_s"));
     if (rp_json_record_at(&record, "title") == NULL && rp_json_record_at(&record, "name") != NULL) {
         g_free((char *)gpu->title);
         gpu->title = g_strdup(gpu->name);
@@ -273,9 +268,8 @@ rp_gpu_open(const char *word, GError **error)
         return gpu != NULL ? copy(gpu) : NULL;
     }
     g_autofree char *text = rp_file_read(word, MAX_FILE_BYTES, &length, &problem);
-    if (text == NULL) {
-        g_set_error_literal(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE, problem->message);
-        return NULL;
-    }
+    if (text == NULL)
+        return rp_null(
+            rp_fail(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE, "%s", problem->message));
     return rp_gpu_parse(word, text, length, error);
 }

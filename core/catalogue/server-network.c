@@ -86,11 +86,10 @@ find(const char *word, GError **error)
     g_autofree char *known = g_strjoinv(", ", (char **)names);
     g_autofree char *shown = rp_display_name(word);
 
-    g_set_error(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE,
-                "unknown network \"%s\"%s%s%s; known: %s, or a FILE.json", shown,
-                nearest != NULL ? "; did you mean \"" : "", nearest != NULL ? nearest : "",
-                nearest != NULL ? "\"?" : "", known);
-    return NULL;
+    return rp_null(rp_fail(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE,
+                           "unknown network \"%s\"%s%s%s; known: %s, or a FILE.json", shown,
+                           nearest != NULL ? "; did you mean \"" : "",
+                           nearest != NULL ? nearest : "", nearest != NULL ? "\"?" : "", known));
 }
 
 RpServerNetwork *
@@ -103,10 +102,9 @@ rp_server_network_open(const char *word, GError **error)
         return find(word, error);
     g_autofree char *text = rp_file_read(word, MAX_FILE_BYTES, &length, &problem);
 
-    if (text == NULL) {
-        g_set_error_literal(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE, problem->message);
-        return NULL;
-    }
+    if (text == NULL)
+        return rp_null(
+            rp_fail(error, RP_CATALOGUE_ERROR, RP_CATALOGUE_ERROR_FILE, "%s", problem->message));
     return rp_server_network_parse(word, text, length, error);
 }
 

@@ -377,21 +377,17 @@ rp_orders_import_pytorch(const char *name, const char *text, gsize length, guint
     text = length > 0 ? text : "";
     const char *end = text + length;
     guint n_rows = count_rows(text, end);
-    if (n_rows == 0 || n_rows > RP_PYTORCH_MAX_ROWS) {
-        (void)rp_fail_in(error, name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
-                         "expected 1 to %u rows, one for each rank, found %s", RP_PYTORCH_MAX_ROWS,
-                         n_rows == 0 ? "an empty file" : "more");
-        return NULL;
-    }
+    if (n_rows == 0 || n_rows > RP_PYTORCH_MAX_ROWS)
+        return rp_null(rp_fail_in(error, name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
+                                  "expected 1 to %u rows, one for each rank, found %s",
+                                  RP_PYTORCH_MAX_ROWS, n_rows == 0 ? "an empty file" : "more"));
     g_autoptr(RpOrders) orders = rp_orders_new(name, n_rows);
     for (guint r = 0; r < n_rows; r++) {
         const char *newline = memchr(text, '\n', (gsize)(end - text));
 
         reader.row = r + 1;
-        if (!read_row(&reader, text, newline != NULL ? newline : end, orders)) {
-            g_propagate_error(error, local);
-            return NULL;
-        }
+        if (!read_row(&reader, text, newline != NULL ? newline : end, orders))
+            return rp_null(rp_propagate_error(error, local));
         text = newline != NULL ? newline + 1 : end;
     }
     return g_steal_pointer(&orders);

@@ -222,22 +222,19 @@ rp_orders_import_text(const char *name, const char *text, gsize length, RpSchedu
 
     while (next_line(&reader, end) && n_ranks <= RP_PYTORCH_MAX_ROWS)
         n_ranks += has_actions(&reader);
-    if (n_ranks == 0 || n_ranks > RP_PYTORCH_MAX_ROWS) {
-        (void)rp_fail_in(error, name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
-                         "expected 1 to %u lines of actions as `F0.0 B0.0`, one for each GPU, "
-                         "found %s",
-                         RP_PYTORCH_MAX_ROWS, n_ranks == 0 ? "none" : "more");
-        return NULL;
-    }
+    if (n_ranks == 0 || n_ranks > RP_PYTORCH_MAX_ROWS)
+        return rp_null(
+            rp_fail_in(error, name, RP_IMPORT_ERROR, RP_IMPORT_ERROR_LIMIT,
+                       "expected 1 to %u lines of actions as `F0.0 B0.0`, one for each GPU, "
+                       "found %s",
+                       RP_PYTORCH_MAX_ROWS, n_ranks == 0 ? "none" : "more"));
     g_autoptr(RpOrders) orders = rp_orders_new(name, n_ranks);
 
     orders->lines = g_new0(guint32, n_ranks);
     reader = (Reader){.name = name, .end = text, .error = &problem, .orders = orders};
     while (next_line(&reader, end))
-        if (!read_line(&reader, words)) {
-            g_propagate_error(error, problem);
-            return NULL;
-        }
+        if (!read_line(&reader, words))
+            return rp_null(rp_propagate_error(error, problem));
     return g_steal_pointer(&orders);
 }
 

@@ -261,12 +261,11 @@ rp_partition_parse_list(const char *text, GError **error)
             if (!parse_number(text, &at, 1, MAX_STAGES, "a number of stages", &repeats, error))
                 return NULL;
         }
-        if (repeats > MAX_STAGES - counts->len) {
-            g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
-                        "stage list, position %" G_GSIZE_FORMAT ": expected at most %u stages",
-                        (gsize)(start - text) + 1, (guint)MAX_STAGES);
-            return NULL;
-        }
+        if (repeats > MAX_STAGES - counts->len)
+            return rp_null(rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_SYNTAX,
+                                   "stage list, position %" G_GSIZE_FORMAT
+                                   ": expected at most %u stages",
+                                   (gsize)(start - text) + 1, (guint)MAX_STAGES));
         for (guint i = 0; i < repeats; i++)
             g_array_append_val(counts, blocks);
         const char *end = skip_spaces(at);
@@ -366,10 +365,9 @@ rp_partition_from_blocks(const RpProfile *profile, const guint *stages, guint n_
 {
     g_return_val_if_fail(profile != NULL && (stages != NULL || n_stages == 0), NULL);
 
-    if (n_stages == 0) {
-        g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT, "no stages are given");
-        return NULL;
-    }
+    if (n_stages == 0)
+        return rp_null(
+            rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT, "no stages are given"));
     if (!check_sum("the stages", sum(stages, n_stages), rp_profile_n_blocks(profile), error))
         return NULL;
     g_autofree RpInterval *intervals = lay_upwards(profile, stages, n_stages);
@@ -385,11 +383,9 @@ rp_partition_from_dispatched_blocks(const RpProfile *profile, const guint *forwa
     g_return_val_if_fail(profile != NULL && (forward != NULL || n_forward == 0), NULL);
     g_return_val_if_fail(backward != NULL || n_backward == 0, NULL);
 
-    if (n_backward == 0) {
-        g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
-                    "no backward stages are given");
-        return NULL;
-    }
+    if (n_backward == 0)
+        return rp_null(rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
+                               "no backward stages are given"));
     guint n_blocks = rp_profile_n_blocks(profile);
     if (!check_sum("the forward stages and the first backward stage",
                    sum(forward, n_forward) + backward[0], n_blocks, error) ||
@@ -409,9 +405,9 @@ rp_partition_from_dispatched_blocks(const RpProfile *profile, const guint *forwa
         !check_filled("backward stage", down, n_backward, error))
         return NULL;
     if (down[n_backward - 1].first > 0) { /* only an embedding can be left over */
-        g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
-                    "no backward stage holds the embedding: add a last stage of 0 blocks");
-        return NULL;
+        return rp_null(
+            rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_COUNT,
+                    "no backward stage holds the embedding: add a last stage of 0 blocks"));
     }
     return rp_partition_new_dispatched(up, n_forward, down, n_backward);
 }

@@ -1,6 +1,7 @@
 /*
  * Min-max partitions for bound schedules, and splits of a row of weights into parts.
  */
+#include "core/base/quote.h"
 #include "core/partition/private.h"
 
 /* A row of items in a split. */
@@ -104,11 +105,10 @@ rp_partition_min_max(const RpProfile *profile, guint n_stages, GError **error)
     /* An embedding stands with the layer behind it: a first stage without a block is useless. */
     guint lead = profile->n_layers > 1 && profile->layers[0].kind == RP_LAYER_EMBEDDING;
     guint n = profile->n_layers - lead;
-    if (n_stages == 0 || n_stages > n) {
-        g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_IMPOSSIBLE,
-                    "%u stages are asked for, but the model can be cut into 1 to %u", n_stages, n);
-        return NULL;
-    }
+    if (n_stages == 0 || n_stages > n)
+        return rp_null(rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_IMPOSSIBLE,
+                               "%u stages are asked for, but the model can be cut into 1 to %u",
+                               n_stages, n));
     g_autofree gint64 *forward = rp_partition_prefix_sums(profile, RP_PHASE_FORWARD);
     g_autofree gint64 *backward = rp_partition_prefix_sums(profile, RP_PHASE_BACKWARD);
     g_autofree gint64 *saving = rp_partition_savings(profile);

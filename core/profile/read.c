@@ -518,12 +518,10 @@ parse(const char *name, const char *text, gsize length, gboolean is_box, GError 
     g_return_val_if_fail(name && (text || length == 0), NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
-    if (length > RP_PROFILE_MAX_FILE_BYTES) {
-        g_set_error(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
-                    "%s: expected at most %" G_GSIZE_FORMAT " bytes, found more", shown,
-                    RP_PROFILE_MAX_FILE_BYTES);
-        return NULL;
-    }
+    if (length > RP_PROFILE_MAX_FILE_BYTES)
+        return rp_null(rp_fail(error, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
+                               "%s: expected at most %" G_GSIZE_FORMAT " bytes, found more", shown,
+                               RP_PROFILE_MAX_FILE_BYTES));
     if (!rp_json_pull_init(&pull, shown, text, length, RP_PROFILE_ERROR, RP_PROFILE_ERROR_SYNTAX,
                            error))
         return NULL;

@@ -124,12 +124,12 @@ rp_recordings_trace(const GPtrArray *recordings, GError **error)
     if (records->len == 0) {
         const RpRecording *first = g_ptr_array_index(recordings, 0);
 
-        (void)rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_STEPS,
-                      "%s: expected notes of actions with launches of their kernels, found none; "
-                      "run each action within record_function(\"3F0\") or, for nsys, "
-                      "torch.cuda.nvtx.range(\"3F0\"): stage 3, forward, micro-batch 0",
-                      first->file);
-        return NULL;
+        return rp_null(
+            rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_STEPS,
+                    "%s: expected notes of actions with launches of their kernels, found none; "
+                    "run each action within record_function(\"3F0\") or, for nsys, "
+                    "torch.cuda.nvtx.range(\"3F0\"): stage 3, forward, micro-batch 0",
+                    first->file));
     }
     count_iterations(records);
     g_array_sort(records, rp_recorded_compare);

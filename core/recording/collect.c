@@ -430,11 +430,9 @@ rp_collector_finish(RpCollector *collector, const char *wanted, GError **error)
 {
     RpRecording *recording = collector->recording;
 
-    if (recording->devices->len == 0) {
-        (void)rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
-                      "%s: expected work of a GPU (%s", recording->file, wanted);
-        return NULL;
-    }
+    if (recording->devices->len == 0)
+        return rp_null(rp_fail(error, RP_RECORDING_ERROR, RP_RECORDING_ERROR_FILE,
+                               "%s: expected work of a GPU (%s", recording->file, wanted));
     sort_notes(collector->notes);
     g_array_sort(collector->launches, compare_launches);
     for (guint d = 0; d < recording->devices->len; d++) {

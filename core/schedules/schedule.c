@@ -417,11 +417,8 @@ rp_schedule_check(const RpScheduleOps *schedule, const RpShape *shape, GError **
     if (!check_counts(shape, error) ||
         !(schedule->given != NULL ? check_given(schedule->given, shape, error)
                                   : check_own(schedule, shape, error)) ||
-        (is_distrusted(schedule) && !shape->forward_only &&
-         !check_orders(schedule, shape, error))) {
-        g_prefix_error(error, "%s: ", schedule->name);
-        return FALSE;
-    }
+        (is_distrusted(schedule) && !shape->forward_only && !check_orders(schedule, shape, error)))
+        return rp_prefix_error(error, "%s: ", schedule->name);
     return TRUE;
 }
 

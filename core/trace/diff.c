@@ -510,12 +510,11 @@ rp_trace_diff_new(const RpTrace *const traces[RP_N_TRACE_SIDES],
     const Complaint complaint = {names, error};
 
     if (rp_trace_origin(traces[0]) == RP_TRACE_MEASURED &&
-        rp_trace_origin(traces[1]) == RP_TRACE_PREDICTED) {
-        g_set_error(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ORIGIN,
+        rp_trace_origin(traces[1]) == RP_TRACE_PREDICTED)
+        return rp_null(
+            rp_fail(error, RP_TRACE_DIFF_ERROR, RP_TRACE_DIFF_ERROR_ORIGIN,
                     "expected the predicted trace first, but %s is measured and %s predicted",
-                    names[0], names[1]);
-        return NULL;
-    }
+                    names[0], names[1]));
     if (!check_heads(&complaint, traces) || !choose_iterations(diff, traces, names, options, error))
         return NULL;
     take_parts(diff, traces, options->scale);

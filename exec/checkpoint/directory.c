@@ -19,6 +19,7 @@
 
 #include "core/base/file.h"
 #include "core/base/new-file.h"
+#include "core/base/quote.h"
 
 #define PREFIX "checkpoint-"
 #define WEIGHTS_PREFIX "weights-"
@@ -71,10 +72,8 @@ rp_checkpoint_list(const char *output, GError **error)
     g_autoptr(GPtrArray) names = rp_file_list(output, &local);
     g_autoptr(GArray) steps = g_array_new(FALSE, FALSE, sizeof(guint64));
 
-    if (names == NULL && !g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)) {
-        g_propagate_error(error, g_steal_pointer(&local));
-        return NULL;
-    }
+    if (names == NULL && !g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT))
+        return rp_null(rp_propagate_error(error, g_steal_pointer(&local)));
     for (guint i = 0; names != NULL && i < names->len; i++) {
         const char *name = g_ptr_array_index(names, i);
         guint64 step;
@@ -82,10 +81,8 @@ rp_checkpoint_list(const char *output, GError **error)
             continue;
         g_autofree char *path = g_build_filename(output, name, NULL);
         struct stat status = {0};
-        if (stat(path, &status) != 0 && errno != ENOENT) { /* it may be the last one */
-            rp_checkpoint_fail_errno(error, "look at", path, errno);
-            return NULL;
-        }
+        if (stat(path, &status) != 0 && errno != ENOENT) /* it may be the last one */
+            return rp_null(rp_checkpoint_fail_errno(error, "look at", path, errno));
         if (S_ISDIR(status.st_mode))
             g_array_append_val(steps, step);
     }

@@ -122,10 +122,8 @@ scan(const char *path, Writers writers, GError **error)
         struct stat status;
         if (!is_theirs(name, writers) || strcmp(name, RP_CHECKPOINT_CARD) == 0)
             continue;
-        if (lstat(inner, &status) != 0) {
-            rp_checkpoint_fail_errno(error, "read", inner, errno);
-            return NULL;
-        }
+        if (lstat(inner, &status) != 0)
+            return rp_null(rp_checkpoint_fail_errno(error, "read", inner, errno));
         File file = {.name = g_strdup(name), .bytes = (guint64)status.st_size};
         g_array_append_val(files, file);
     }

@@ -153,11 +153,11 @@ fail_parts(const char *path, const RpWeight *weight, GError **error)
 {
     g_autofree char *manifest = g_build_filename(path, RP_CHECKPOINT_MANIFEST, NULL);
 
-    rp_checkpoint_fail(error, RP_CHECKPOINT_ERROR_CORRUPT, manifest,
-                       "parts: %s: expected parts of its servers that end where the next begins, "
-                       "%" G_GUINT64_FORMAT " elements in all, found others",
-                       weight->name, weight->elements);
-    return NULL;
+    return rp_null(rp_checkpoint_fail(
+        error, RP_CHECKPOINT_ERROR_CORRUPT, manifest,
+        "parts: %s: expected parts of its servers that end where the next begins, "
+        "%" G_GUINT64_FORMAT " elements in all, found others",
+        weight->name, weight->elements));
 }
 
 GArray *

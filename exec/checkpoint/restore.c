@@ -112,24 +112,20 @@ find_like(const RpSafetensors *tensors, const RpWeight *weight, const RpCheckpoi
     const RpSafetensor *tensor = rp_safetensors_find(tensors, name);
     g_autofree char *expected = rp_safetensor_describe(like->type, like->shape, like->rank);
 
-    if (tensor == NULL) {
-        fail_tensor(tensors, name, expected, "no tensor of that name", error);
-        return NULL;
-    }
+    if (tensor == NULL)
+        return rp_null(fail_tensor(tensors, name, expected, "no tensor of that name", error));
     gboolean same = strcmp(tensor->dtype_name, like->type) == 0 && tensor->rank == like->rank;
     for (guint i = 0; same && i < like->rank; i++)
         same = tensor->shape[i] == like->shape[i];
     if (!same) {
         g_autofree char *found =
             rp_safetensor_describe(tensor->dtype_name, tensor->shape, tensor->rank);
-        fail_tensor(tensors, name, expected, found, error);
-        return NULL;
+        return rp_null(fail_tensor(tensors, name, expected, found, error));
     }
     if ((guintptr)tensor->data % (strcmp(like->type, "F32") == 0 ? 4 : 1) != 0 ||
-        (guintptr)tensor->data % (g_str_has_suffix(like->type, "16") ? 2 : 1) != 0) {
-        fail_tensor(tensors, name, "an aligned tensor", "one at an odd place", error);
-        return NULL;
-    }
+        (guintptr)tensor->data % (g_str_has_suffix(like->type, "16") ? 2 : 1) != 0)
+        return rp_null(
+            fail_tensor(tensors, name, "an aligned tensor", "one at an odd place", error));
     return tensor->data;
 }
 

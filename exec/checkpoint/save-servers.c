@@ -14,6 +14,8 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
+
 /* Elements that are sent at a time. */
 #define SENT_ELEMENTS ((guint64)1 << 21)
 
@@ -42,10 +44,8 @@ agree(const RpCheckpointSave *save, GError *problem, const char *told, GError **
     RpServers *servers = save->image->servers;
     g_autoptr(GError) own = problem, explained = NULL;
 
-    if (own != NULL && own->domain == RP_SERVERS_ERROR) { /* nothing can be said any more */
-        g_propagate_error(error, g_steal_pointer(&own));
-        return NULL;
-    }
+    if (own != NULL && own->domain == RP_SERVERS_ERROR) /* nothing can be said any more */
+        return rp_null(rp_propagate_error(error, g_steal_pointer(&own)));
     if (own != NULL)
         rp_checkpoint_save_explain(save, own, &explained);
     g_autofree char *said = say(explained, told);
@@ -60,11 +60,10 @@ agree(const RpCheckpointSave *save, GError *problem, const char *told, GError **
             memmove(text, text + 1, strlen(text));
             continue;
         }
-        g_set_error(error, RP_CHECKPOINT_ERROR,
-                    *text == FULL ? RP_CHECKPOINT_ERROR_NO_SPACE : RP_CHECKPOINT_ERROR_WRITE,
-                    "%s%s%s", r > 0 ? rp_servers_name(servers, r) : "", r > 0 ? ": " : "",
-                    text + 1);
-        return NULL;
+        return rp_null(rp_fail(
+            error, RP_CHECKPOINT_ERROR,
+            *text == FULL ? RP_CHECKPOINT_ERROR_NO_SPACE : RP_CHECKPOINT_ERROR_WRITE, "%s%s%s",
+            r > 0 ? rp_servers_name(servers, r) : "", r > 0 ? ": " : "", text + 1));
     }
     return g_steal_pointer(&texts);
 }
@@ -213,10 +212,8 @@ write_model(RpCheckpointSave *save, GError **error)
         g_clear_error(&stream.problem);
         return FALSE;
     }
-    if (stream.problem != NULL) {
-        g_propagate_error(error, stream.problem);
-        return FALSE;
-    }
+    if (stream.problem != NULL)
+        return rp_propagate_error(error, stream.problem);
     return save->model == NULL || rp_checkpoint_finish_model(save, error);
 }
 

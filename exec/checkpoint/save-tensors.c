@@ -1,4 +1,5 @@
 /* Tensors of a checkpoint, of one server or of one of several, into their files. */
+#include "core/base/quote.h"
 #include "core/base/threads.h"
 #include "exec/checkpoint/private.h"
 
@@ -98,8 +99,7 @@ open_base(RpCheckpointSave *save, GError **error)
     save->base = rp_safetensors_open(directory, &problem);
     if (save->base != NULL || g_error_matches(problem, G_FILE_ERROR, G_FILE_ERROR_NOENT))
         return TRUE; /* one that began as random numbers has none */
-    g_propagate_error(error, g_steal_pointer(&problem));
-    return FALSE;
+    return rp_propagate_error(error, g_steal_pointer(&problem));
 }
 
 gboolean

@@ -401,8 +401,7 @@ check(const RpDeviceAction *action, GError **error)
 {
     if (kernels_of(action)->check(action->map->devices[action->device].stream, error))
         return TRUE;
-    g_prefix_error(error, "device %u: ", action->device);
-    return FALSE;
+    return rp_prefix_error(error, "device %u: ", action->device);
 }
 
 static gboolean

@@ -389,10 +389,8 @@ check_arenas(RpEngine *engine, GError **error)
         return TRUE;
     engine->opened = TRUE;
     if (!engine->backend->ops->open_arenas(engine->backend, engine->arena_bytes, engine->gpus + 1,
-                                           error)) {
-        g_prefix_error(error, "%s: ", engine->backend->ops->name);
-        return FALSE;
-    }
+                                           error))
+        return rp_prefix_error(error, "%s: ", engine->backend->ops->name);
     return TRUE;
 }
 

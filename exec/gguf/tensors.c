@@ -277,11 +277,11 @@ rp_gguf_list_adapter(const RpWeights *weights, RpGgufType type, double *alpha, G
         if (weight->trained && !rp_weight_is_adapter(weight->kind)) {
             g_autofree char *shown = rp_quote(weight->name);
 
-            rp_fail(error, RP_GGUF_ERROR, RP_GGUF_ERROR_UNSUPPORTED,
-                    "modules_to_save: tensor %s is trained whole, and llama.cpp's adapters have no "
-                    "place for it: `roundpipe merge` makes a model that can be exported",
-                    shown);
-            return NULL;
+            return rp_null(rp_fail(
+                error, RP_GGUF_ERROR, RP_GGUF_ERROR_UNSUPPORTED,
+                "modules_to_save: tensor %s is trained whole, and llama.cpp's adapters have no "
+                "place for it: `roundpipe merge` makes a model that can be exported",
+                shown));
         }
         if (!rp_weight_is_adapter(weight->kind))
             continue;

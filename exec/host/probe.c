@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "exec/measure/measure.h"
 
@@ -168,13 +169,12 @@ rp_host_probe_new(guint device, GError **error)
 
     if (!rp_host_reserve_matmul(1, &n, error))
         return NULL;
-    if (n == 0) {
-        g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
+    if (n == 0)
+        return rp_null(
+            rp_fail(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
                     "matmuls need %zu bytes of address space, which there are not: raise the limit "
                     "(ulimit -v) or free some memory",
-                    RP_HOST_MATMUL_BUFFER_BYTES);
-        return NULL;
-    }
+                    RP_HOST_MATMUL_BUFFER_BYTES));
     probe = g_new0(RpProbe, 1);
     probe->ops = &ops;
     return probe;

@@ -255,11 +255,10 @@ rp_measure_reserve(gsize bytes, GError **error)
         return NULL;
     void *memory = aligned_alloc(alignment, whole);
 
-    if (memory == NULL) {
-        g_set_error(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
-                    "cannot take %" G_GSIZE_FORMAT " bytes of memory to measure in", bytes);
-        return NULL;
-    }
+    if (memory == NULL)
+        return rp_null(rp_fail(error, G_IO_ERROR, G_IO_ERROR_NO_SPACE,
+                               "cannot take %" G_GSIZE_FORMAT " bytes of memory to measure in",
+                               bytes));
     if (alignment == HUGE_PAGE)
         (void)madvise(memory, whole, MADV_HUGEPAGE); /* a system without them works as well */
     return memory;

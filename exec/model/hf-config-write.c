@@ -307,8 +307,7 @@ rp_hf_config_save(const RpModel *config, const char *path, GError **error)
                                  error))
         return TRUE;
     g_autofree char *shown = rp_display_name(path);
-    g_prefix_error(error, "cannot write \"%s\": ", shown);
-    return FALSE;
+    return rp_prefix_error(error, "cannot write \"%s\": ", shown);
 }
 
 /* @quantization: (nullable): the first member */

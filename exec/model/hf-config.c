@@ -292,8 +292,7 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     if (rp_hf_config_check_runs(config, error))
         return TRUE;
     g_autofree char *shown = rp_display_name(path);
-    g_prefix_error(error, "%s: ", shown);
-    return FALSE;
+    return rp_prefix_error(error, "%s: ", shown);
 }
 
 gboolean

@@ -317,8 +317,7 @@ find_format(const RpSafetensors *checkpoint, const char *name, RpLowbitSource *s
         if (g_error_matches(problem, RP_LOWBIT_ERROR, RP_LOWBIT_ERROR_MISSING) &&
             rp_safetensors_find(checkpoint, name) == NULL)
             return TRUE; /* there is none: binding reports it */
-        g_propagate_error(error, g_steal_pointer(&problem));
-        return FALSE;
+        return rp_propagate_error(error, g_steal_pointer(&problem));
     }
     return TRUE;
 }

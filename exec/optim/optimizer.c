@@ -25,11 +25,10 @@ rp_optimizer_new(const RpAdamwOptions *options, const RpAdamwOps *ops, RpPool *p
     };
 
     for (gsize i = 0; i < G_N_ELEMENTS(checks); i++)
-        if (!checks[i].valid) {
-            g_set_error(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_VALUE, "%s is %g, not %s",
-                        checks[i].name, checks[i].value, checks[i].range);
-            return NULL;
-        }
+        if (!checks[i].valid)
+            return rp_null(rp_fail(error, RP_OPTIMIZER_ERROR, RP_OPTIMIZER_ERROR_VALUE,
+                                   "%s is %g, not %s", checks[i].name, checks[i].value,
+                                   checks[i].range));
 
     g_return_val_if_fail(options->form.master != RP_MOMENTS_INT8, NULL);
     RpOptimizer *optimizer = g_new0(RpOptimizer, 1);

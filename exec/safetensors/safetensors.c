@@ -186,10 +186,9 @@ find_in_directory(const char *directory, GError **error)
     }
     g_autofree char *hint = rp_model_hint(directory);
 
-    (void)rp_fail_in(error, directory, G_FILE_ERROR, G_FILE_ERROR_NOENT,
-                     "expected %s or %s, found neither%s%s", names[0], names[1],
-                     hint != NULL ? ": " : "", hint != NULL ? hint : "");
-    return NULL;
+    return rp_null(rp_fail_in(error, directory, G_FILE_ERROR, G_FILE_ERROR_NOENT,
+                              "expected %s or %s, found neither%s%s", names[0], names[1],
+                              hint != NULL ? ": " : "", hint != NULL ? hint : ""));
 }
 
 RpSafetensors *

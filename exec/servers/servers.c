@@ -267,10 +267,8 @@ rp_servers_tell_problem(RpServers *servers, RpServersChannel channel, GError *pr
 
     if (texts == NULL)
         return FALSE;
-    if (own != NULL) {
-        g_propagate_error(error, g_steal_pointer(&own));
-        return FALSE;
-    }
+    if (own != NULL)
+        return rp_propagate_error(error, g_steal_pointer(&own));
     while (r + 1 < servers->count && *texts[r] == '\0')
         r++;
     return rp_fail(error, domain, code, "%s: %s", servers->peers[r].name, texts[r]);

@@ -338,8 +338,7 @@ conclude(RpTrainer *trainer, RpEvaluation *evaluation, GError *problem, GError *
         if (!join_parts(trainer, evaluation, problem, error))
             return FALSE;
     } else if (problem != NULL) {
-        g_propagate_error(error, problem);
-        return FALSE;
+        return rp_propagate_error(error, problem);
     }
     if (!measure(trainer, evaluation, error))
         return FALSE;
@@ -424,11 +423,8 @@ rp_trainer_evaluate(RpTrainer *trainer, const RpDataset *dataset, gint32 pad_id,
     begin_forwards(trainer);
     *evaluation = (RpEvaluation){0};
     done = run_batches(trainer, batcher, &listener, evaluation, &broken, &problem);
-    if ((!done && broken) ||
-        !rp_engine_finish(trainer->engine, problem == NULL ? &problem : NULL)) {
-        g_propagate_error(error, problem);
-        return FALSE;
-    }
+    if ((!done && broken) || !rp_engine_finish(trainer->engine, problem == NULL ? &problem : NULL))
+        return rp_propagate_error(error, problem);
     end_forwards(trainer);
     return conclude(trainer, evaluation, problem, error);
 }

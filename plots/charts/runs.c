@@ -275,11 +275,9 @@ rp_runs_figure(const char *name, const char *title, const RpRunCurve *runs, guin
 
     for (guint p = 0; p < G_N_ELEMENTS(panels); p++)
         n_panels += any_has(runs, n, &panels[p]);
-    if (n_panels == 0) {
-        g_set_error(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
-                    "no data: expected steps with numbers, found none");
-        return NULL;
-    }
+    if (n_panels == 0)
+        return rp_null(rp_fail(error, RP_PLOT_ERROR, RP_PLOT_ERROR_DATA,
+                               "no data: expected steps with numbers, found none"));
     RpFigure *figure = rp_figure_new_styled(
         name, title, style, WIDTH, TOP + 26 + n_panels * PANEL + (n_panels - 1) * GAP + 56);
     GString *script = rp_figure_script(figure);

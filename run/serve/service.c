@@ -530,26 +530,21 @@ listen_at(const RpServiceOptions *options, GError **error)
     const char *text = options->address != NULL ? options->address : RP_SERVICE_ADDRESS;
     g_autoptr(GInetAddress) address = g_inet_address_new_from_string(text);
 
-    if (address == NULL) {
-        (void)rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                      "bind: expected an IP address such as 0.0.0.0, found %s", text);
-        return NULL;
-    }
-    if (options->token == NULL && !g_inet_address_get_is_loopback(address)) {
-        (void)rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
-                      "bind: expected a token beside %s, which other machines reach", text);
-        return NULL;
-    }
+    if (address == NULL)
+        return rp_null(rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                               "bind: expected an IP address such as 0.0.0.0, found %s", text));
+    if (options->token == NULL && !g_inet_address_get_is_loopback(address))
+        return rp_null(rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_USAGE,
+                               "bind: expected a token beside %s, which other machines reach",
+                               text));
     g_autoptr(GSocketAddress) at = g_inet_socket_address_new(address, options->port);
     g_autoptr(GSocket) socket = g_socket_new(g_inet_address_get_family(address),
                                              G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, error);
 
     if (socket == NULL || !g_socket_bind(socket, at, TRUE, error) ||
         !g_socket_set_option(socket, SOL_SOCKET, SO_SNDBUF, SEND_BUFFER, error) ||
-        !g_socket_listen(socket, error)) {
-        g_prefix_error(error, "port: ");
-        return NULL;
-    }
+        !g_socket_listen(socket, error))
+        return rp_null(rp_prefix_error(error, "port: "));
     return g_steal_pointer(&socket);
 }
 

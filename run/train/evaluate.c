@@ -170,8 +170,7 @@ fail(RpTrainLoop *loop, GError *problem, GError **error)
     g_prefix_error(&problem, "eval.data: ");
     if (problem->domain == RP_DATASET_ERROR || problem->domain == G_FILE_ERROR)
         return rp_train_loop_save_before(loop, problem, error);
-    g_propagate_error(error, problem);
-    return FALSE;
+    return rp_propagate_error(error, problem);
 }
 
 gboolean

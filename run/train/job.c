@@ -201,10 +201,8 @@ open_base(RpTrainJob *job, GError **error)
             rp_weights_pack_base(job->weights, (RpLowbit)(choice - RP_RUN_BASE_PACKED));
         return TRUE;
     }
-    if (!rp_weights_adopt(job->weights, job->checkpoint, error)) {
-        g_prefix_error(error, "model: ");
-        return FALSE;
-    }
+    if (!rp_weights_adopt(job->weights, job->checkpoint, error))
+        return rp_prefix_error(error, "model: ");
     format = rp_run_base_format(job->weights);
     if (choice == RP_RUN_BASE_OF_THE_FILE)
         return TRUE;
@@ -216,8 +214,7 @@ open_base(RpTrainJob *job, GError **error)
                        rp_lowbit_name(wanted));
     if (format != NULL || quantise(job, wanted, error))
         return TRUE;
-    g_prefix_error(error, "base: ");
-    return FALSE;
+    return rp_prefix_error(error, "base: ");
 }
 
 /* ---- the job ---- */
@@ -273,10 +270,8 @@ find_lora(RpTrainJob *job, RpLora *lora, GError **error)
 
         rp_lora_clear(lora);
         if (!rp_adapter_config_load(asked->start, lora, error) ||
-            (job->adapters = rp_safetensors_open(path, error)) == NULL) {
-            g_prefix_error(error, "lora.start: ");
-            return FALSE;
-        }
+            (job->adapters = rp_safetensors_open(path, error)) == NULL)
+            return rp_prefix_error(error, "lora.start: ");
     }
     lora->seed = (guint64)job->run->seed;
     return lora->rank == 0 || rp_lora_check(lora, &job->config, error);
@@ -343,8 +338,7 @@ bind_weights(RpTrainJob *job, GError **error)
           rp_checkpoint_check_base(job->run->lora.start, job->weights, error)) &&
          rp_adapter_bind(job->weights, job->adapters, error)))
         return TRUE;
-    g_prefix_error(error, "lora.start: ");
-    return FALSE;
+    return rp_prefix_error(error, "lora.start: ");
 }
 
 /* Their dtype in files; without these that of the config. */
@@ -472,10 +466,8 @@ open_model(RpTrainJob *job, GError **error)
 
     const RpRunSpec *run = job->run;
 
-    if (!open_files(job, error)) {
-        g_prefix_error(error, "model: ");
-        return FALSE;
-    }
+    if (!open_files(job, error))
+        return rp_prefix_error(error, "model: ");
     if (!check_custom(job, error) || !find_lora(job, &lora, error))
         return FALSE;
     job->weights = rp_weights_new_adapted(&job->config, &lora);
@@ -499,10 +491,8 @@ open_model(RpTrainJob *job, GError **error)
         return FALSE;
     rp_weights_store_base(job->weights, job->network.dtype);
     if (job->checkpoint != NULL &&
-        !rp_weights_check_finite(job->weights, job->network.dtype, error)) {
-        g_prefix_error(error, "model: ");
-        return FALSE;
-    }
+        !rp_weights_check_finite(job->weights, job->network.dtype, error))
+        return rp_prefix_error(error, "model: ");
     if (!run->device_ops->kernels()->has_attention(job->network.attention))
         return rp_fail(
             error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
@@ -539,10 +529,8 @@ open_schedule(RpTrainJob *job, GError **error)
     if (path == NULL)
         return TRUE;
     job->given = rp_schedule_file_load(path, error);
-    if (job->given == NULL) {
-        g_prefix_error(error, "schedule_file: ");
-        return FALSE;
-    }
+    if (job->given == NULL)
+        return rp_prefix_error(error, "schedule_file: ");
     if (job->given->dispatched)
         problem = "found a fused stage (FB): use `schedule: roundpipe`";
     else if (!rp_schedule_is_trained(job->given))
@@ -692,10 +680,8 @@ plan_steps(RpTrainJob *job, RpRunSpec *run, guint64 host_bytes, gboolean dry, GE
         return FALSE;
     if (fits > 1)
         return TRUE;
-    if (!chosen) {
-        g_propagate_error(error, g_steal_pointer(&problem));
-        return FALSE;
-    }
+    if (!chosen)
+        return rp_propagate_error(error, g_steal_pointer(&problem));
     rp_train_take_reference(job, run, RP_REFERENCE_PRECOMPUTED,
                             "a copy of the weights does not fit");
     job->remedy = RP_REMEDY_NONE;

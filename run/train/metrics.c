@@ -95,10 +95,8 @@ kept_lines(const char *path, guint64 keep_steps, GError **error)
     GError *local = NULL;
 
     if (keep_steps > 0 && !g_file_get_contents(path, &text, NULL, &local)) {
-        if (!g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT)) {
-            g_propagate_error(error, local);
-            return NULL;
-        }
+        if (!g_error_matches(local, G_FILE_ERROR, G_FILE_ERROR_NOENT))
+            return rp_null(rp_propagate_error(error, local));
         g_clear_error(&local);
     }
     for (char *line = text; line != NULL && *line != '\0';) {
@@ -528,8 +526,7 @@ rp_tensorboard_new(const char *directory, guint64 next_step, GError **error)
     board->file = g_fopen(path, "abe");
     if (board->file != NULL && write_start(board, next_step))
         return g_steal_pointer(&board);
-    (void)rp_file_fail(error, errno, "cannot write \"%s\"", path);
-    return NULL;
+    return rp_null(rp_file_fail(error, errno, "cannot write \"%s\"", path));
 }
 
 void

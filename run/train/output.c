@@ -242,8 +242,7 @@ check_empty(const RpRunSpec *run, const RpTrainHow *how, GError **error)
     }
     if (local == NULL)
         return TRUE;
-    g_propagate_error(error, local);
-    return FALSE;
+    return rp_propagate_error(error, local);
 }
 
 /* The directory, or the nearest one above it that exists, takes new files: seen before anything
@@ -352,10 +351,8 @@ abandon_later(const char *output, const RpRunEvents *events, guint64 step, GErro
     g_autoptr(GPtrArray) names = rp_file_list(output, error);
     g_autoptr(GString) said = g_string_new(NULL);
 
-    if (names == NULL) {
-        g_prefix_error(error, "output: ");
-        return FALSE;
-    }
+    if (names == NULL)
+        return rp_prefix_error(error, "output: ");
     for (guint i = names->len; i-- > 0;)
         if (name_step(g_ptr_array_index(names, i)) <= step)
             g_ptr_array_remove_index(names, i);

@@ -104,9 +104,7 @@ rp_train_loop_take_beside(RpTrainLoop *loop, GError **error)
     if (loop->job->run->checkpoint.beside != ALWAYS)
         return TRUE;
     loop->beside = rp_checkpoint_beside_new(copy_bytes(loop->job), error);
-    if (loop->beside == NULL)
-        g_prefix_error(error, "checkpoint.beside: ");
-    return loop->beside != NULL;
+    return loop->beside != NULL || rp_prefix_error(error, "checkpoint.beside: ");
 }
 
 /* Once a checkpoint is due and training has what it needs. */
@@ -231,10 +229,8 @@ hold_output(RpTrainLoop *loop, guint64 step, GError **error)
         return TRUE;
     rp_train_loop_settle(loop, TRUE); /* it went to the old one */
     if (!rp_train_renew_output(loop->job, loop->how, error) ||
-        !rp_train_metrics_open(loop->metrics, metrics, 0, error)) {
-        g_prefix_error(error, "the output directory was removed or replaced: ");
-        return FALSE;
-    }
+        !rp_train_metrics_open(loop->metrics, metrics, 0, error))
+        return rp_prefix_error(error, "the output directory was removed or replaced: ");
     g_clear_pointer(&loop->outcome->checkpoint, g_free);
     loop->saved_step = G_MAXUINT64;
     loop->lost = FALSE;
@@ -339,10 +335,8 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
     if (due)
         loop->saved_us = g_get_monotonic_time();
     note_pause(loop, begin_us);
-    if (is_lost(written.error)) {
-        g_propagate_error(error, g_steal_pointer(&written.error));
-        return FALSE;
-    }
+    if (is_lost(written.error))
+        return rp_propagate_error(error, g_steal_pointer(&written.error));
     if (due && !begun && loop->files)
         note_saved(loop, &written, FALSE, weights);
     return TRUE;

@@ -150,10 +150,8 @@ take_profile(RpTrainJob *job, const RpProfile *file, const char *path, GError **
 
     if (!take_times(profile, file, path, error))
         return NULL;
-    if (!rp_profile_check_full(profile, error)) {
-        g_prefix_error(error, "%s: ", path);
-        return NULL;
-    }
+    if (!rp_profile_check_full(profile, error))
+        return rp_null(rp_prefix_error(error, "%s: ", path));
     if (rp_profile_micro_batch_tokens(file) != 0 && rp_profile_micro_batch_tokens(file) != tokens)
         rp_run_say(job->events, "note",
                    "%s has times of micro-batches of %" G_GUINT64_FORMAT
@@ -194,10 +192,8 @@ predict_profile(RpTrainJob *job, GError **error)
     g_autoptr(RpProfile) card =
         rp_cost_model_profile(&job->config, job->run->card, &workload, error);
 
-    if (card == NULL) {
-        g_prefix_error(error, "profile: %s: ", job->run->profile);
-        return NULL;
-    }
+    if (card == NULL)
+        return rp_null(rp_prefix_error(error, "profile: %s: ", job->run->profile));
     rp_run_say(job->events, "note",
                "times of %u x %s are predicted, as by `plan`: none is measured",
                job->run->n_devices, card->device);

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "core/base/quote.h"
 #include "core/schedules/given.h"
 #include "sim/recurrence/bound-recurrence.h"
 #include "sim/search/cut-moves.h"
@@ -468,10 +469,8 @@ open_counts(Searcher *searcher, GError **error)
         if (only)
             break;
     }
-    if (counts->len == 0) {
-        g_propagate_error(error, g_steal_pointer(&first_error));
-        return NULL;
-    }
+    if (counts->len == 0)
+        return rp_null(rp_propagate_error(error, g_steal_pointer(&first_error)));
     g_ptr_array_sort(counts, compare_counts);
     return g_steal_pointer(&counts);
 }

@@ -1,5 +1,6 @@
 #include "sim/search/partition-cost.h"
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "core/plan/planner.h"
 #include "core/profile/cards.h"
@@ -58,16 +59,13 @@ choose_paper(const RpDispatchedSearch *search, GError **error)
 
     if (fits(search, least))
         return g_steal_pointer(&least);
-    if (too_large != NULL) {
-        g_propagate_error(error, g_steal_pointer(&too_large));
-        return NULL;
-    }
-    g_set_error(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY,
-                "device memory: no partition of %s fits into %" G_GUINT64_FORMAT
-                " bytes of GPU memory, %" G_GUINT64_FORMAT " is the least",
-                profile->model, search->memory_bytes,
-                rp_plan_dispatched_gpu_bytes(profile, least, split, step));
-    return NULL;
+    if (too_large != NULL)
+        return rp_null(rp_propagate_error(error, g_steal_pointer(&too_large)));
+    return rp_null(rp_fail(error, RP_PARTITION_ERROR, RP_PARTITION_ERROR_MEMORY,
+                           "device memory: no partition of %s fits into %" G_GUINT64_FORMAT
+                           " bytes of GPU memory, %" G_GUINT64_FORMAT " is the least",
+                           profile->model, search->memory_bytes,
+                           rp_plan_dispatched_gpu_bytes(profile, least, split, step)));
 }
 
 /* Time of an iteration as reports show it, in `full` with every transfer and behind another one; G_MAXINT64 if it cannot be

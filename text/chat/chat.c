@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/base/quote.h"
 
 const char *const rp_train_on_names[] = {"assistant", "last", "all", NULL};
 
@@ -267,17 +268,13 @@ rp_chat_prompt(const RpChat *chat, const char *file, guint64 line, const char *j
 
     if (!rp_record_read(file, line, json, length, RP_ANSWER_NONE, &record, error))
         return NULL;
-    if (record.kind != RP_RECORD_CHAT) {
-        g_set_error(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RECORD,
-                    "%s: line %" G_GUINT64_FORMAT ": expected a chat (messages), found another "
-                    "record",
-                    file, line);
-        return NULL;
-    }
-    if (!rp_chat_render_messages(chat, &record, record.messages->len, TRUE, NULL, &rendered,
-                                 error)) {
-        g_prefix_error(error, "%s: line %" G_GUINT64_FORMAT ": ", file, line);
-        return NULL;
-    }
+    if (record.kind != RP_RECORD_CHAT)
+        return rp_null(rp_fail(error, RP_CHAT_ERROR, RP_CHAT_ERROR_RECORD,
+                               "%s: line %" G_GUINT64_FORMAT
+                               ": expected a chat (messages), found another "
+                               "record",
+                               file, line));
+    if (!rp_chat_render_messages(chat, &record, record.messages->len, TRUE, NULL, &rendered, error))
+        return rp_null(rp_prefix_error(error, "%s: line %" G_GUINT64_FORMAT ": ", file, line));
     return g_steal_pointer(&rendered.text);
 }

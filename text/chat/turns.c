@@ -460,10 +460,9 @@ tokenize(const RpChat *chat, const RpRecord *record, const RpChatText *text, RpC
 
     if (!rp_tokenizer_encode(chat->tokenizer, text->text->str, text->text->len,
                              plain ? RP_ENCODE_TEMPLATE : RP_ENCODE_TEXT, sample->ids, tokens,
-                             error)) {
-        g_prefix_error(error, "%s: line %" G_GUINT64_FORMAT ": ", record->file, record->line);
-        return FALSE;
-    }
+                             error))
+        return rp_prefix_error(error, "%s: line %" G_GUINT64_FORMAT ": ", record->file,
+                               record->line);
     label(sample, tokens, text->spans);
     if (plain)
         add_end(chat, sample);

@@ -124,10 +124,8 @@ rp_cache_writer_new(const char *path, guint64 key, guint mode, GError **error)
                        ? g_mkstemp_full(writer->temporary, O_WRONLY | O_CLOEXEC, (int)mode)
                        : -1;
     writer->file = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    if (writer->file == NULL) {
-        (void)fail(writer, error);
-        return NULL;
-    }
+    if (writer->file == NULL)
+        return rp_null(fail(writer, error));
     (void)flock(fileno(writer->file), LOCK_EX); /* it is no leftover */
     return put(writer, empty, sizeof empty, error) ? g_steal_pointer(&writer) : NULL;
 }

@@ -72,11 +72,11 @@ rp_records_open(const char *path, GError **error)
     if (kind == NONE) {
         g_autofree char *hint = rp_records_hint(path);
 
-        g_set_error(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_FILE,
+        return rp_null(
+            rp_fail(error, RP_SAMPLES_ERROR, RP_SAMPLES_ERROR_FILE,
                     "%s: expected a name that ends in .jsonl, .json, .csv or .tsv, perhaps with "
                     ".gz or .zst behind it, found another%s%s",
-                    name, hint != NULL ? "; " : "", hint != NULL ? hint : "");
-        return NULL;
+                    name, hint != NULL ? "; " : "", hint != NULL ? hint : ""));
     }
     RpInflate *inflate = rp_inflate_open(path, error);
     if (inflate == NULL)

@@ -1,4 +1,5 @@
 #include "text/template/template.h"
+#include "core/base/quote.h"
 #include "text/template/render.h"
 
 #include <string.h>
@@ -30,12 +31,11 @@ rp_template_new(const char *name, const char *source, gsize length, GError **err
     static const RpNames names = {filter_of, test_of};
     g_autoptr(RpTemplate) template = g_new0(RpTemplate, 1);
 
-    if (length > MAX_SOURCE) {
-        g_set_error(error, RP_TEMPLATE_ERROR, RP_TEMPLATE_ERROR_SYNTAX,
-                    "%s: expected a template of at most 1 MiB, found %" G_GSIZE_FORMAT " bytes",
-                    name, length);
-        return NULL;
-    }
+    if (length > MAX_SOURCE)
+        return rp_null(rp_fail(error, RP_TEMPLATE_ERROR, RP_TEMPLATE_ERROR_SYNTAX,
+                               "%s: expected a template of at most 1 MiB, found %" G_GSIZE_FORMAT
+                               " bytes",
+                               name, length));
     template->name = g_strdup(name);
     template->source = g_strndup(source, length);
     template->arena = rp_arena_new(G_MAXSIZE, G_MAXUINT64);

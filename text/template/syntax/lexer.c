@@ -444,12 +444,11 @@ rp_template_tokens(RpArena *arena, const char *name, const char *source, gsize l
     g_autoptr(GArray) tokens = g_array_new(FALSE, FALSE, sizeof(RpToken));
     g_autoptr(GString) open = g_string_new(NULL);
 
-    if (!g_utf8_validate_len(source, length, &bad)) {
-        g_set_error(error, RP_TEMPLATE_ERROR, RP_TEMPLATE_ERROR_SYNTAX,
-                    "%s: byte %" G_GSIZE_FORMAT ": expected UTF-8 text, found byte 0x%02x", name,
-                    (gsize)(bad - source), (guchar)*bad);
-        return NULL;
-    }
+    if (!g_utf8_validate_len(source, length, &bad))
+        return rp_null(rp_fail(error, RP_TEMPLATE_ERROR, RP_TEMPLATE_ERROR_SYNTAX,
+                               "%s: byte %" G_GSIZE_FORMAT
+                               ": expected UTF-8 text, found byte 0x%02x",
+                               name, (gsize)(bad - source), (guchar)*bad));
     RpValue text = normalized(arena, source, length);
     Lexer lexer = {.arena = arena,
                    .name = name,
