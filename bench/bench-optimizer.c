@@ -450,7 +450,6 @@ measure_formats(double seconds, guint n_threads, gsize millions)
     GError *error = NULL;
     g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){.n_threads = n_threads}, &error);
     Memory memory = {.pool = pool};
-    double copy;
 
     die_of(error);
     memory.n = MAX((millions << 20) / span_of(&memory), 2) * span_of(&memory);
@@ -460,7 +459,7 @@ measure_formats(double seconds, guint n_threads, gsize millions)
         memory.published[i] = new_array(memory.n, sizeof(uint16_t));
     for (gsize i = 0; i < memory.n; i++)
         memory.gradient[i] = rp_bf16_from_float(sinf((float)(i % 65521)));
-    copy = copy_bytes_per_s(&memory, 4 * seconds);
+    double copy = copy_bytes_per_s(&memory, 4 * seconds);
     printf("%u threads copy %.1f GB/s, read and written\n"
            "                                        Mparameters/s                       threads\n"
            "format                  variant  bytes  in caches  in memory     GB/s   of copy  for "

@@ -119,15 +119,13 @@ rp_cli_check_outputs(const char *word, const RpArgs *args, const RpCliFile *file
 static GOutputStream *
 open_stream(const char *path, GError **error)
 {
-    g_autoptr(GFile) file = NULL;
-
     if (strcmp(path, "-") == 0) {
         if (fflush(stdout) != 0)
             return rp_null(rp_fail(error, G_FILE_ERROR, g_file_error_from_errno(errno), "%s",
                                    g_strerror(errno)));
         return g_unix_output_stream_new(STDOUT_FILENO, FALSE);
     }
-    file = g_file_new_for_path(path);
+    g_autoptr(GFile) file = g_file_new_for_path(path);
     if (g_file_test(path, G_FILE_TEST_EXISTS) && !g_file_test(path, G_FILE_TEST_IS_REGULAR))
         return G_OUTPUT_STREAM(g_file_append_to(file, G_FILE_CREATE_NONE, NULL, error));
     return G_OUTPUT_STREAM(g_file_replace(file, NULL, FALSE, G_FILE_CREATE_NONE, NULL, error));

@@ -41,11 +41,10 @@ static int
 unknown_command(const char *name)
 {
     const char *names[G_N_ELEMENTS(commands) + 1] = {NULL};
-    const char *near;
 
     for (gsize i = 0; i < G_N_ELEMENTS(commands); i++)
         names[i] = commands[i]->name;
-    near = rp_nearest_name(name, names);
+    const char *near = rp_nearest_name(name, names);
     if (near != NULL)
         fprintf(stderr, "roundpipe: no command \"%s\"; did you mean \"%s\"?\n", name, near);
     else
@@ -116,12 +115,10 @@ run_command(int argc, char **argv)
 int
 main(int argc, char **argv)
 {
-    int code;
-
     setlocale(LC_CTYPE, ""); /* words of the command line; numbers stay as in C */
     secure_streams();
     rp_cli_catch_lost_files();
-    code = run_command(argc, argv);
+    int code = run_command(argc, argv);
     errno = 0;
     if (fflush(stdout) != 0 || ferror(stdout)) {
         if (rp_cli_reader_left()) /* `| head` has seen enough */

@@ -185,7 +185,6 @@ rp_cli_load_profiles(const char *word, const RpBoxArgs *box, guint gpus, GError 
     g_autofree char *path = rp_cli_profile_path(word);
     g_autoptr(RpProfile) profile = NULL;
     g_autoptr(GError) problem = NULL;
-    const RpModel *model;
 
     box = box != NULL ? box : &usual;
     if (!rp_box_count(box, &gpus, error))
@@ -209,7 +208,7 @@ rp_cli_load_profiles(const char *word, const RpBoxArgs *box, guint gpus, GError 
                 return NULL;
         return g_steal_pointer(&profile);
     }
-    model = rp_model_find(word, &problem);
+    const RpModel *model = rp_model_find(word, &problem);
     if (model != NULL)
         return make_predicted(model, box, gpus, error);
     return rp_null(rp_fail(error, RP_CLI_ERROR, RP_CLI_ERROR_USAGE, "%s: no such file, and %s",

@@ -338,10 +338,9 @@ append_wrapped(GString *line, const char *text, glong at, glong indent, const Pa
     }
     while (*text != '\0') {
         const char *end = text + strspn(text, " ");
-        glong length;
 
         end += strcspn(end, " ");
-        length = g_utf8_strlen(text, end - text);
+        glong length = g_utf8_strlen(text, end - text);
         if (at > begin && at + length > page->width) {
             g_string_append_printf(line, "\n%*s", (int)indent, "");
             text += strspn(text, " ");

@@ -107,7 +107,6 @@ GPtrArray *
 rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
 {
     g_autofree char *text = NULL;
-    g_autofree char *path = NULL;
     g_autoptr(GError) local = NULL;
     gsize length;
 
@@ -115,7 +114,7 @@ rp_paper_measured(const RpPaper *paper, const char *file, GError **error)
         text = rp_table_built_in(file);
         return rp_measured_parse(text, file, error);
     }
-    path = g_build_filename(paper->measured_dir, file, NULL);
+    g_autofree char *path = g_build_filename(paper->measured_dir, file, NULL);
     text = rp_file_read(path, MAX_MEASURED_BYTES, &length, &local);
     if (text == NULL)
         return rp_null(rp_fail(error, RP_PLOT_ERROR,
@@ -195,14 +194,13 @@ rp_paper_parse_partition(const RpProfile *profile, const char *text, GError **er
 {
     g_auto(GStrv) lists = g_strsplit(text, "|", 2);
     g_autoptr(GArray) first = rp_partition_parse_list(lists[0] != NULL ? lists[0] : "", error);
-    g_autoptr(GArray) second = NULL;
 
     if (first == NULL)
         return NULL;
     const guint *counts = (const guint *)(const void *)first->data;
     if (lists[1] == NULL)
         return rp_partition_from_blocks(profile, counts, first->len, error);
-    second = rp_partition_parse_list(lists[1], error);
+    g_autoptr(GArray) second = rp_partition_parse_list(lists[1], error);
     if (second == NULL)
         return NULL;
     return rp_partition_from_dispatched_blocks(

@@ -624,11 +624,9 @@ find_top(const char *line)
 static gboolean
 is_title(const char *line)
 {
-    guint64 tag;
-
     if (!g_str_has_prefix(line, "set label "))
         return FALSE;
-    tag = g_ascii_strtoull(line + strlen("set label "), NULL, 10);
+    guint64 tag = g_ascii_strtoull(line + strlen("set label "), NULL, 10);
     return tag == RP_TITLE_TAG || tag == RP_SUBTITLE_TAG;
 }
 

@@ -136,12 +136,11 @@ communicate(GSubprocess *process, const char *commands, guint seconds, char **te
             GError **error)
 {
     Watch state = {.process = process, .seconds = seconds};
-    gboolean done;
 
     g_mutex_init(&state.lock);
     g_cond_init(&state.over);
     GThread *thread = g_thread_new("gnuplot", watch, &state);
-    done = g_subprocess_communicate_utf8(process, commands, NULL, NULL, text, error);
+    gboolean done = g_subprocess_communicate_utf8(process, commands, NULL, NULL, text, error);
     g_mutex_lock(&state.lock);
     state.answered = TRUE;
     g_cond_signal(&state.over);

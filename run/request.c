@@ -325,7 +325,6 @@ rp_request_resolve_plain(const RpRunSpec *run, const RpProfile *profile, RpReque
 {
     RpPlanOptions *options = &request->options;
     const guint calls = MAX(1, (guint)run->gradient_accumulation_steps);
-    guint stages;
 
     if (options->fidelity == RP_FIDELITY_FULL && rp_profile_has_frozen(profile))
         options->resident_limit =
@@ -343,7 +342,7 @@ rp_request_resolve_plain(const RpRunSpec *run, const RpProfile *profile, RpReque
     options->calls = (guint)run->gradient_accumulation_steps;
     request->beside = run->beside;
     request->memory_bytes = run->memory_bytes;
-    stages = request->partition->n_forward + request->partition->n_backward;
+    guint stages = request->partition->n_forward + request->partition->n_backward;
     rp_request_time(request, options->async);
     if (run->trains && !options->async)
         settle(request);

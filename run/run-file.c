@@ -409,10 +409,9 @@ rp_run_file_parse(const char *name, const char *text, gsize length, const char *
 RpRunSpec *
 rp_run_file_load(const char *path, const char *const *sets, GError **error)
 {
-    g_autofree char *text = NULL;
     gsize length = 0;
 
-    text = rp_file_read(path, MAX_FILE_BYTES, &length, error);
+    g_autofree char *text = rp_file_read(path, MAX_FILE_BYTES, &length, error);
     if (text == NULL)
         return NULL;
     return rp_run_file_parse(path, text, length, sets, error);

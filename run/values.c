@@ -451,12 +451,11 @@ rp_run_values_read(RpRunValues *values, const char *name, const char *text, gsiz
     g_autoptr(GHashTable) seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
     g_autofree char *shown = rp_display_name(name);
     Reader reader = {.values = values, .name = shown, .text = text, .length = length, .seen = seen};
-    gboolean good;
 
     if (!yaml_parser_initialize(&reader.parser))
         g_error("out of memory");
     yaml_parser_set_input_string(&reader.parser, (const unsigned char *)text, length);
-    good = read_stream(&reader, error);
+    gboolean good = read_stream(&reader, error);
     yaml_event_delete(&reader.event);
     yaml_parser_delete(&reader.parser);
     return good;

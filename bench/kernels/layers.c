@@ -426,11 +426,10 @@ rp_bench_layers(const RpBench *given)
     printf("%-20s %-30s %10s %10s %10s\n", "operation", "shape", "us", "GB/s", "TFLOP/s");
     for (size_t i = 0; i < G_N_ELEMENTS(entries); i++) {
         const Entry *entry = &entries[i];
-        double ms;
 
         if (given->half_sums && !g_str_has_prefix(entry->name, "matmul"))
             continue;
-        ms = rp_bench_median_ms(given, run, &(Run){&bench, entry});
+        double ms = rp_bench_median_ms(given, run, &(Run){&bench, entry});
         printf("%-20s %-30s %10.1f ", entry->name, entry->shape, ms * 1e3);
         if (entry->bytes > 0)
             printf("%10.0f\n", entry->bytes / ms * 1e-6);

@@ -214,7 +214,6 @@ main(int argc, char **argv)
     const int table = parse(argc, argv, &bench);
     g_autoptr(GError) error = NULL;
     struct cudaDeviceProp device;
-    gboolean good;
     int count = 0;
 
     if (table < 0)
@@ -235,7 +234,7 @@ main(int argc, char **argv)
     if (bench.warm_up_s > 0)
         printf(" after %g s each", bench.warm_up_s);
     printf("\n\n");
-    good = tables[table].run(&bench);
+    gboolean good = tables[table].run(&bench);
     rp_cuda_stream_free(bench.stream);
     g_free(bench.model);
     g_free(bench.variant);

@@ -61,14 +61,13 @@ product_of(const Timed *timed)
 {
     const Shape *shape = timed->shape;
     const size_t bytes = shape->m * shape->n * (shape->form == RP_MATMUL_TN ? 4 : 2);
-    void *copy;
 
     rp_bench_must(cudaMemset(timed->bench->c, 0, bytes), "cudaMemset");
     multiply(timed);
     rp_bench_must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     if (!timed->bench->kernels->check(timed->bench->streams[timed->rank], NULL))
         return NULL;
-    copy = g_malloc(bytes);
+    void *copy = g_malloc(bytes);
     rp_bench_must(cudaMemcpy(copy, timed->bench->c, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
     return copy;
 }

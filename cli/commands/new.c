@@ -380,7 +380,6 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     g_auto(Machine) machine = {0};
     g_auto(Try) tried = {0};
     g_auto(Data) data = {0};
-    g_autofree char *output = NULL;
 
     if (!check(args, path, error) || !look(args, &machine, error))
         return FALSE;
@@ -402,7 +401,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     if (!find_fitting(args, &data, &tried, error))
         return FALSE;
     const gsize stem = strlen(path) - (g_str_has_suffix(path, ".yaml") ? strlen(".yaml") : 0);
-    output = g_strdup_printf("%.*s-output", (int)stem, path);
+    g_autofree char *output = g_strdup_printf("%.*s-output", (int)stem, path);
     const RpRunSpec run_words = {.model = (char *)args->model,
                                  .data = args->run.data,
                                  .output = args->output != NULL ? args->output : output,

@@ -268,7 +268,6 @@ train_file(const RpArgs *args, const char *path, RpServers *servers, RpReport *r
         .servers = servers,
     };
     RpRunEvents events = rp_train_events(&training.words);
-    gboolean done;
 
     if (!first)
         rp_train_quieten(&events);
@@ -292,7 +291,7 @@ train_file(const RpArgs *args, const char *path, RpServers *servers, RpReport *r
         .events = &events,
         .lock = -1,
     };
-    done = run_as(&training, run_file, error);
+    gboolean done = run_as(&training, run_file, error);
     if (training.how.lock >= 0)
         close(training.how.lock);
     g_free(training.how.checkpoint);
@@ -304,12 +303,11 @@ static gboolean
 train_on_servers(const RpArgs *args, const char *path, RpReport *report, GError **error)
 {
     RpServers *servers = NULL;
-    gboolean done;
 
     rp_train_catch_save();
     if (!rp_train_join("train", &servers, error))
         return FALSE;
-    done = train_file(args, path, servers, report, error);
+    gboolean done = train_file(args, path, servers, report, error);
     if (servers != NULL)
         rp_train_part("train", servers, done ? NULL : *error);
     return done;

@@ -90,7 +90,6 @@ make(const RpArgs *args, char **names, RpReport *report, GError **error)
         .progress = show_progress,
         .user_data = &progress,
     };
-    gboolean made;
 
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
@@ -106,7 +105,7 @@ make(const RpArgs *args, char **names, RpReport *report, GError **error)
 
     if (!check_names(names, error) || !rp_cli_check_files(files, G_N_ELEMENTS(files), error))
         return FALSE;
-    made = rp_figures_make(&request, left_out, error);
+    gboolean made = rp_figures_make(&request, left_out, error);
     rp_progress_clear();
     if (made)
         report_figures(

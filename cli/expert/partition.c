@@ -50,12 +50,11 @@ choose(const RpArgs *args, const char *objective, const char *path, const RpProf
        GArray *choices, GError **error)
 {
     RpArgs with = *args;
-    Choice *choice;
     gint64 begin_us = g_get_monotonic_time();
 
     rp_args_set(&with, "partition", objective);
     g_array_set_size(choices, choices->len + 1);
-    choice = &g_array_index(choices, Choice, choices->len - 1);
+    Choice *choice = &g_array_index(choices, Choice, choices->len - 1);
     if (!rp_schedule_args_resolve(&with, profile, &choice->request, error)) {
         if ((*error)->domain == RP_PROFILE_ERROR)
             g_prefix_error(error, "%s: ", path);

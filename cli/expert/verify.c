@@ -131,10 +131,9 @@ verify_pytorch(const RpArgs *args, GArray *proofs, GError **error)
     const RpStageCost unit = {
         .forward_ns = 1, .backward_ns = 2, .input_gradient_ns = 1, .weight_gradient_ns = 1};
     const RpOrderCosts costs = {.stages = &unit, .n_stages = 1};
-    g_autofree char *text = NULL;
     gsize length;
 
-    text = rp_file_read(args->pytorch_csv, MAX_CSV_BYTES, &length, error);
+    g_autofree char *text = rp_file_read(args->pytorch_csv, MAX_CSV_BYTES, &length, error);
     if (text == NULL)
         return FALSE;
     g_autoptr(RpOrders) orders = rp_orders_import_pytorch(

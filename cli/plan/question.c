@@ -71,11 +71,10 @@ static gboolean
 read_memory(const char *option, const char *text, guint64 *bytes, GError **error)
 {
     char *end = NULL;
-    double value;
 
     if (text == NULL)
         return TRUE;
-    value = g_ascii_strtod(text, &end);
+    double value = g_ascii_strtod(text, &end);
     if (end != text && *end == '\0') {
         if (value > 0 && value <= MAX_GIB) {
             *bytes = (guint64)(value * (double)RP_GIB);
@@ -103,11 +102,10 @@ read_tokens(const char *text, guint64 *tokens, GError **error)
         double factor;
     } units[] = {{"", 1}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}, {"T", 1e12}};
     char *end = NULL;
-    double value;
 
     if (text == NULL)
         return TRUE;
-    value = g_ascii_strtod(text, &end);
+    double value = g_ascii_strtod(text, &end);
     for (gsize i = 0; end != text && i < G_N_ELEMENTS(units); i++) {
         double total = value * units[i].factor;
 
@@ -181,10 +179,9 @@ read_preference(const RpArgs *args, RpPlanQuestion *question, GError **error)
 {
     RpAdviseQuery *query = &question->query;
     RpRunSpec run = args->run;
-    const char *problem;
 
     run.lora.rank = query->profile != NULL ? rp_profile_has_frozen(query->profile) : run.lora.rank;
-    problem = rp_args_has(args, "reference") ? rp_run_reference_problem(&run) : NULL;
+    const char *problem = rp_args_has(args, "reference") ? rp_run_reference_problem(&run) : NULL;
     if (problem != NULL)
         return rp_cli_refuse(error, "--reference: %s", problem);
     query->preference = rp_preference_default((RpObjective)run.objective);

@@ -396,7 +396,6 @@ set_file_error(const RpSweepRows *rows, int number, GError **error)
 static gboolean
 open_file(RpSweepRows *rows, GError **error)
 {
-    g_autofree char *text = NULL;
     gsize length;
 
     rows->fd = open(rows->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -406,7 +405,7 @@ open_file(RpSweepRows *rows, GError **error)
         return rp_fail_in(
             error, rows->path, G_FILE_ERROR, G_FILE_ERROR_ACCES,
             "another process writes this file; wait for it, or take another --output");
-    text = rp_file_read(rows->path, MOST_BYTES, &length, error);
+    g_autofree char *text = rp_file_read(rows->path, MOST_BYTES, &length, error);
     if (text == NULL || !read_lines(rows, text, error))
         return FALSE;
     g_autoptr(GString) whole = whole_text(rows);

@@ -68,7 +68,6 @@ gboolean
 rp_train_join(const char *command, RpServers **servers, GError **error)
 {
     const RpServersOptions options = {.slow = tell_slow, .user_data = (gpointer)command};
-    const RpTransportOps *mpi;
     const char *told;
     guint n;
 
@@ -77,7 +76,7 @@ rp_train_join(const char *command, RpServers **servers, GError **error)
         return FALSE;
     if (n == 1)
         return TRUE;
-    mpi = rp_transport_mpi(error);
+    const RpTransportOps *mpi = rp_transport_mpi(error);
     if (mpi == NULL)
         return rp_prefix_error(error, "started as one of %u servers (%s): ", n, told);
     rp_run_share_processors(); /* before MPI makes threads */

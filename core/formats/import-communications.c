@@ -299,7 +299,6 @@ check_half(const RpCommunicationCheck *check, RpCommunicationKind kind, guint32 
         (forward ? check->forward_at : check->backward_at)[entry(check, stage, micro_batch)];
     guint32 place = check->place[kind][entry(check, stage, micro_batch)];
     g_autofree char *served = rp_orders_describe(check->orders, rank, action);
-    g_autofree char *problem = NULL;
 
     if (place == ABSENT) {
         const RpCommunication missing = {
@@ -315,9 +314,10 @@ check_half(const RpCommunicationCheck *check, RpCommunicationKind kind, guint32 
 
     if (receive ? position <= action : position > action)
         return TRUE;
-    problem = g_strdup_printf(receive ? "comes after %s, which computes with it"
-                                      : "comes before %s, which makes what is sent",
-                              served);
+    g_autofree char *problem =
+        g_strdup_printf(receive ? "comes after %s, which computes with it"
+                                : "comes before %s, which makes what is sent",
+                        served);
     return fail_check_at(check, rank, place, problem);
 }
 
@@ -499,7 +499,6 @@ rp_orders_check_communications(const RpOrders *orders, RpCommunicationProof *pro
     const gsize n = (gsize)orders->n_stages * orders->micro_batches;
     RpCommunicationCheck check = {.orders = orders, .error = error};
     RpCommunicationProof found = {0};
-    gboolean correct;
 
     if (rp_orders_n_communications(orders) == 0) {
         *proof = found;
@@ -511,8 +510,8 @@ rp_orders_check_communications(const RpOrders *orders, RpCommunicationProof *pro
     check.backward_at = absent_entries(n);
     for (guint kind = 0; kind < N_TRANSFERS; kind++)
         check.place[kind] = absent_entries(n);
-    correct = register_all(&check) && check_transfers(&check, &found) && check_shards(&check) &&
-              check_reductions(&check);
+    gboolean correct = register_all(&check) && check_transfers(&check, &found) &&
+                       check_shards(&check) && check_reductions(&check);
     for (guint kind = 0; kind < N_TRANSFERS; kind++)
         g_free(check.place[kind]);
     g_free(check.backward_at);

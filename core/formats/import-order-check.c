@@ -116,16 +116,16 @@ fail_missing(const RpOrderMerge *merge, guint32 stage, guint32 micro_batch, guin
                     ? RP_ACTION_WEIGHT_GRADIENT
                     : RP_ACTION_BACKWARD};
     g_autoptr(GString) action = g_string_new("`");
-    g_autofree char *subject = NULL;
     guint rank, i;
 
     rp_orders_format(merge->orders, action, &wanted);
-    subject = find_of_stage(merge, stage, RP_NONE, &rank, &i)
-                  ? g_strdup_printf("line %u: expected %s`, as of the other micro-batches of stage "
-                                    "%u,",
-                                    merge->orders->lines[rank], action->str, stage)
-                  : g_strdup_printf("expected %s` on some line, as of stage %u,", action->str,
-                                    merge->n_stages - 1);
+    g_autofree char *subject =
+        find_of_stage(merge, stage, RP_NONE, &rank, &i)
+            ? g_strdup_printf("line %u: expected %s`, as of the other micro-batches of stage "
+                              "%u,",
+                              merge->orders->lines[rank], action->str, stage)
+            : g_strdup_printf("expected %s` on some line, as of stage %u,", action->str,
+                              merge->n_stages - 1);
     return fail(merge, subject, "found it nowhere; add it");
 }
 

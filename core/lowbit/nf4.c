@@ -166,10 +166,9 @@ pack_block(RpLowbitShape shape, RpDtype dtype, const unsigned char *source, size
     const size_t n = left < RP_NF4_BLOCK ? left : RP_NF4_BLOCK;
     float values[RP_NF4_BLOCK] = {0};
     unsigned char quantized[RP_NF4_BLOCK];
-    size_t broken;
 
     rp_dtype_to_float(dtype, source + first * rp_dtype_size(dtype), values, n);
-    broken = rp_lowbit_first_broken(values, n);
+    size_t broken = rp_lowbit_first_broken(values, n);
     if (broken < n)
         return first + broken;
     const float largest = rp_lowbit_largest(values, n);

@@ -266,7 +266,6 @@ rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *ro
     const guint rank = rank_at(verifier, rule, index);
     const char *name = rp_values[wants.kind].name;
     const gboolean same = rp_symbol_is_same(found, &wants);
-    Maker maker;
 
     if (verifier->rank <= rank) /* nothing graver can be found: it is not worth the search */
         return;
@@ -288,7 +287,7 @@ rp_verifier_fail_value(RpVerifier *verifier, guint32 index, const RpExpected *ro
                    wants.of);
         return;
     }
-    maker = find_maker(verifier, index, row, &wants, buffer);
+    Maker maker = find_maker(verifier, index, row, &wants, buffer);
     if (maker.task == RP_NO_TASK && row->instead.kind != RP_VALUE_NONE)
         maker = find_maker(verifier, index, row, &row->instead, buffer);
     const gboolean left = maker.task != RP_NO_TASK && (!maker.short_of || buffer == RP_NONE);

@@ -223,11 +223,9 @@ check_mode(RpVerifier *verifier, guint32 index, const RpAccess *access, const Rp
 static RpSymbol
 value_left(const RpExpected *row, const RpAccess *access, const RpSymbol *found)
 {
-    RpSymbol left;
-
     if (row == NULL)
         return (RpSymbol){.kind = RP_VALUE_NONE};
-    left = row->leaves;
+    RpSymbol left = row->leaves;
     if (!row->gathers || (row->role == RP_ROLE_SUM && access->mode == RP_ACCESS_WRITE))
         return left;
     if (found->kind == RP_VALUE_UNKNOWN)

@@ -110,13 +110,12 @@ check_tasks(TraceCheck *check)
     for (guint32 i = 0; i < verifier->n_tasks; i++) {
         const RpTask *task = rp_verifier_task(verifier, i);
         const RpDependency *dependencies = rp_plan_dependencies(verifier->plan, task);
-        guint32 before;
 
         if (!check_times(check, i))
             return FALSE;
         if (task->lane >= n_lanes)
             return fail_ran(check, RP_NO_TASK, i, "the plan has no such lane");
-        before = end[task->lane];
+        guint32 before = end[task->lane];
         end[task->lane] = i + 1;
         if (before > 0 &&
             check->records[i]->start_ns + check->slack_ns < check->records[before - 1]->end_ns)

@@ -282,7 +282,6 @@ rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *viol
 {
     RpVerifier verifier = {.violation = violation};
     guint64 n_tasks = rp_plan_end_id(plan) - rp_plan_first_id(plan);
-    gboolean proved;
 
     begin(&verifier, plan, clock_bytes);
     clear_violation(violation);
@@ -290,7 +289,7 @@ rp_verify_plan_within(const RpPlan *plan, guint64 clock_bytes, RpViolation *viol
         return fail_plan(&verifier, RP_RULE_NONE,
                          "too large to verify: %" G_GUINT64_FORMAT " tasks", n_tasks);
     verifier.n_tasks = (guint32)n_tasks;
-    proved = prove(&verifier);
+    gboolean proved = prove(&verifier);
     clear(&verifier);
     return proved;
 }

@@ -244,7 +244,6 @@ rp_checkpoint_beside_begin(RpCheckpointBeside *beside, const RpCheckpointOptions
                            RpTrainer *trainer, const RpDataState *data)
 {
     sigset_t all, before;
-    int failed;
 
     g_return_val_if_fail(!beside->writing, FALSE);
     beside->options = *options;
@@ -259,7 +258,7 @@ rp_checkpoint_beside_begin(RpCheckpointBeside *beside, const RpCheckpointOptions
     atomic_store(&beside->over, FALSE);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&beside->thread, NULL, write_copy, beside);
+    int failed = pthread_create(&beside->thread, NULL, write_copy, beside);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         forget(beside);

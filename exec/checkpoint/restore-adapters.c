@@ -202,13 +202,12 @@ rp_checkpoint_check_base(const char *path, const RpWeights *weights, GError **er
 {
     g_autofree char *state = g_build_filename(path, RP_CHECKPOINT_STATE, NULL);
     Restore restore = {.path = path};
-    gboolean good;
 
     if (!g_file_test(state, G_FILE_TEST_EXISTS))
         return TRUE;
-    good = rp_checkpoint_state_load(path, &restore.state, error) &&
-           rp_checkpoint_check_config(path, rp_weights_model(weights), error) &&
-           check_hash(&restore, weights, error);
+    gboolean good = rp_checkpoint_state_load(path, &restore.state, error) &&
+                    rp_checkpoint_check_config(path, rp_weights_model(weights), error) &&
+                    check_hash(&restore, weights, error);
     rp_checkpoint_state_clear(&restore.state);
     if (!good && error != NULL &&
         g_error_matches(*error, RP_CHECKPOINT_ERROR, RP_CHECKPOINT_ERROR_MISMATCH)) {

@@ -235,13 +235,12 @@ check_frozen(const Restore *restore, GError **error)
     for (guint i = 0; i < rp_weights_count(restore->weights); i++) {
         const RpWeight *weight = rp_weights_nth(restore->weights, i);
         const gsize bytes = (gsize)weight->elements * rp_dtype_size(weight->storage);
-        const void *saved;
 
         if (rp_weight_has_state(weight) || !rp_checkpoint_has_weight(restore->weights, weight))
             continue;
         if (model == NULL && (model = open_tensors(restore, RP_CHECKPOINT_MODEL, error)) == NULL)
             return FALSE;
-        saved = find_tensor(model, weight, weight->storage, error);
+        const void *saved = find_tensor(model, weight, weight->storage, error);
         if (saved == NULL)
             return FALSE;
         if (memcmp(saved, rp_trainer_frozen_weight(restore->trainer, i), bytes) == 0)

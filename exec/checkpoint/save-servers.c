@@ -273,11 +273,10 @@ write_all(RpCheckpointSave *save, GError **error)
 {
     g_auto(GStrv) told = NULL;
     GError *problem = NULL;
-    gboolean good;
 
     if (!begin(save, error) || (told = write_parts(save, error)) == NULL)
         return FALSE;
-    good = write_model(save, &problem);
+    gboolean good = write_model(save, &problem);
     good = good && finish(save, told, &problem);
     return agree_that(save, good, problem, error);
 }

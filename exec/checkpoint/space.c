@@ -114,13 +114,12 @@ gboolean
 rp_checkpoint_make_space(const RpCheckpointOptions *options, const RpCheckpointImage *image,
                          GString *gone)
 {
-    g_autoptr(GPtrArray) paths = NULL;
     guint64 needed = rp_checkpoint_needed_bytes(options, image, FALSE);
     guint64 left;
 
     if (options->keep == 0 || !rp_new_file_free_bytes(options->output, &left))
         return FALSE;
-    paths = list_removable(options->output, image->state.step);
+    g_autoptr(GPtrArray) paths = list_removable(options->output, image->state.step);
     for (guint i = 0; i < paths->len; i++)
         left += directory_bytes(g_ptr_array_index(paths, i));
     if (paths->len == 0 || left < needed) /* nothing goes in vain */

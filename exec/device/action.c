@@ -270,7 +270,6 @@ set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     const RpTokenBatch *batch = call->batch;
     const guint32 *lengths = batch->lengths + (gsize)m * batch->sequences;
     gint32 *places = map->places + map->most_places * action->device;
-    gsize n;
 
     if (batch->packed) {
         action->call.n_samples = batch->n_starts[m];
@@ -278,9 +277,10 @@ set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     }
     if (rp_task_is_piece(task) && task->first_step > 0)
         return TRUE; /* they are there */
-    n = batch->packed ? rp_network_places(map->network, lengths, rp_token_batch_starts(batch, m),
-                                          batch->n_starts[m], places)
-                      : rp_network_places(map->network, lengths, NULL, 0, places);
+    gsize n = batch->packed
+                  ? rp_network_places(map->network, lengths, rp_token_batch_starts(batch, m),
+                                      batch->n_starts[m], places)
+                  : rp_network_places(map->network, lengths, NULL, 0, places);
     return ops->set_places(action, places, n, error);
 }
 

@@ -197,13 +197,12 @@ rp_batch_feed_wait(RpBatchFeed *feed, const RpBatchFeedCall *call, gint64 timeou
 {
     const guint *n_losses = &feed->n_losses[call - feed->calls];
     const gint64 until_ns = rp_clock_ns() + timeout_ns;
-    gboolean there;
 
     pthread_mutex_lock(&feed->lock);
     while (*n_losses < feed->micro_batches &&
            rp_clock_wait(&feed->all_there, &feed->lock, until_ns))
         ;
-    there = *n_losses == feed->micro_batches;
+    gboolean there = *n_losses == feed->micro_batches;
     pthread_mutex_unlock(&feed->lock);
     return there;
 }

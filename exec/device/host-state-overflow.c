@@ -75,10 +75,8 @@ rp_host_state_fail_gradient(const RpHostState *host_state, guint layer, GError *
 static gboolean
 give_up(RpHostState *host_state, guint64 step, const double *sums, GError **error)
 {
-    RpHostStateOverflow last;
-
     g_mutex_lock(&host_state->overflow_lock);
-    last = host_state->overflow;
+    RpHostStateOverflow last = host_state->overflow;
     g_mutex_unlock(&host_state->overflow_lock);
     if (last.step + host_state->n_skipped > step) { /* @step's own decision may not be there yet */
         g_autofree char *place = describe_place(host_state, last.broken);

@@ -38,14 +38,13 @@ float
 rp_host_state_scale(const RpHostState *host_state, guint64 iteration,
                     const RpBackendAccess *decision)
 {
-    const RpHostStateDecision *newest;
-
     if (host_state->evaluates)
         return 0; /* there is no gradient */
     g_assert((decision != NULL) == rp_modes_wait_for_norm(host_state->modes));
-    newest = decision != NULL
-                 ? (const RpHostStateDecision *)(void *)rp_host_state_memory(host_state, decision)
-                 : host_state->decisions[0];
+    const RpHostStateDecision *newest =
+        decision != NULL
+            ? (const RpHostStateDecision *)(void *)rp_host_state_memory(host_state, decision)
+            : host_state->decisions[0];
     return (float)((double)newest->scale /
                    (double)host_state->ring[iteration % RP_HOST_STATE_RING].reference);
 }

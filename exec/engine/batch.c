@@ -112,9 +112,8 @@ add_wait(RpEngine *engine, RpBatch *batch, RpEngineTask *task, const RpDependenc
          guint *count)
 {
     const guint32 lane = task->task.task.lane;
-    const RpEngineTask *other;
 
-    other = find_live(engine, batch, dependency->task);
+    const RpEngineTask *other = find_live(engine, batch, dependency->task);
     if (other == NULL || (other->task.task.lane == lane && dependency->hop_ns == 0))
         return;
 

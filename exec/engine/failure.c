@@ -34,11 +34,9 @@ let_go(RpEngine *engine)
 void
 rp_engine_fail(RpEngine *engine, RpTaskId task, GError *error)
 {
-    gboolean first;
-
     pthread_mutex_lock(&engine->failure_lock);
     engine->n_failing++;
-    first = engine->failure == NULL;
+    gboolean first = engine->failure == NULL;
     /* among tasks that failed at the same time, names the one that a serial program comes to first */
     if (first || (task < engine->failed_task &&
                   !g_error_matches(error, RP_BACKEND_ERROR, RP_BACKEND_ERROR_CANCELLED))) {

@@ -68,13 +68,13 @@ rp_gguf_write(const RpWeights *weights, const char *path, const RpGgufOptions *o
     const RpModel *model = rp_weights_model(weights);
     const gboolean is_adapter = rp_weights_lora(weights) != NULL;
     g_autoptr(RpGgufFile) file = rp_gguf_file_new();
-    g_autoptr(GArray) tensors = NULL;
     double alpha;
 
     if (!rp_gguf_check_model(model, error))
         return FALSE;
-    tensors = is_adapter ? rp_gguf_list_adapter(weights, options->type, &alpha, error)
-                         : rp_gguf_list_model(weights, options->type);
+    g_autoptr(GArray) tensors = is_adapter
+                                    ? rp_gguf_list_adapter(weights, options->type, &alpha, error)
+                                    : rp_gguf_list_model(weights, options->type);
     if (tensors == NULL)
         return FALSE;
     add_general(file, model, options, is_adapter);

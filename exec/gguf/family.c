@@ -108,7 +108,6 @@ gboolean
 rp_gguf_check_model(const RpModel *model, GError **error)
 {
     const char *hf_name = rp_architectures[model->architecture].hf_name;
-    const char *problem;
 
     if (rp_gguf_family(model)->name == NULL)
         return rp_fail(
@@ -116,7 +115,7 @@ rp_gguf_check_model(const RpModel *model, GError **error)
             "config.json: architectures: expected a family that is written for llama.cpp "
             "(Llama, Mistral, Qwen2, Qwen3, Qwen3-MoE, SmolLM3, GPT-OSS), found %s",
             hf_name);
-    problem = find_problem(model);
+    const char *problem = find_problem(model);
     return problem == NULL ||
            rp_fail(error, RP_GGUF_ERROR, RP_GGUF_ERROR_UNSUPPORTED,
                    "config.json: %s: llama.cpp computes no other %s", problem, hf_name);

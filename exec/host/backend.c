@@ -33,11 +33,9 @@ typedef struct {
 static gboolean
 open_arena(Host *host, guint index, guint64 bytes, GError **error)
 {
-    void *memory;
-
     if (bytes == 0)
         return TRUE;
-    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         g_autofree char *who =
             index < host->map.gpus ? g_strdup_printf("device %u", index) : g_strdup("the host");
@@ -212,7 +210,6 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
             RpBatchFeed *feed, const RpDeviceOptions *options, GError **error)
 {
     Host *host = g_new0(Host, 1);
-    gsize places;
 
     /* made by one thread, before lanes and workers fail with them */
     (void)rp_device_error_quark();
@@ -224,7 +221,7 @@ backend_new(const RpPlan *plan, const RpNetwork *network, RpHostState *host_stat
     for (guint g = 0; g < host->map.gpus; g++)
         host->slow[g] = options->slow != NULL ? options->slow[g].actions : 1;
     host->arena_bytes = g_new0(guint64, (gsize)host->map.gpus + 1);
-    places = rp_task_map_places(&host->map);
+    gsize places = rp_task_map_places(&host->map);
     host->map.losses = g_new0(double, places * host->map.n_losses);
     host->map.broken = g_new0(guint32, places * host->map.n_layers);
     host->map.scores = g_new0(float, rp_task_map_n_scores(&host->map));

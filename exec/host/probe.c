@@ -164,7 +164,6 @@ static const RpProbeOps ops = {
 RpProbe *
 rp_host_probe_new(guint device, GError **error)
 {
-    RpProbe *probe;
     guint n;
 
     if (!rp_host_reserve_matmul(1, &n, error))
@@ -175,7 +174,7 @@ rp_host_probe_new(guint device, GError **error)
                     "matmuls need %zu bytes of address space, which there are not: raise the limit "
                     "(ulimit -v) or free some memory",
                     RP_HOST_MATMUL_BUFFER_BYTES));
-    probe = g_new0(RpProbe, 1);
+    RpProbe *probe = g_new0(RpProbe, 1);
     probe->ops = &ops;
     return probe;
 }

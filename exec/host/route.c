@@ -46,14 +46,13 @@ probabilities(const RpRouteArgs *args, const float *logits, const int32_t *chose
               float *of_all)
 {
     const float largest = logits[chosen[0]];
-    float sum;
 
     for (size_t e = 0; e < args->experts; e++)
         of_all[e] = rp_host_exp(logits[e] - largest);
     for (size_t j = 0; j < args->choices; j++)
         of_chosen[j] = of_all[chosen[j]];
-    sum = args->among_chosen ? rp_host_sum(of_chosen, args->choices)
-                             : rp_host_sum(of_all, args->experts);
+    float sum = args->among_chosen ? rp_host_sum(of_chosen, args->choices)
+                                   : rp_host_sum(of_all, args->experts);
     for (size_t j = 0; j < args->choices; j++)
         of_chosen[j] /= sum;
     for (size_t e = 0; e < args->experts; e++)
@@ -101,10 +100,9 @@ rp_host_route_backward(RpKernelStream *stream, const RpRouteArgs *args)
         const float *logits = rp_host_load(args->dtype, args->logits, t * E, E, buffer);
         const int32_t *chosen = args->chosen + t * k;
         const float *d_weights = args->d_weights + t * k;
-        float sum;
 
         probabilities(args, logits, chosen, p, gradient);
-        sum = rp_host_dot(p, d_weights, k);
+        float sum = rp_host_dot(p, d_weights, k);
         for (size_t e = 0; e < E; e++)
             gradient[e] = args->among_chosen ? 0 : -gradient[e] * sum;
         for (size_t j = 0; j < k; j++)

@@ -128,10 +128,9 @@ token_loss(const RpCrossEntropyArgs *args, size_t t)
     const float largest = largest_logit(args, row);
     const double sum = sum_of_exp(args, row, largest);
     const double e = (double)args->smoothing;
-    double at_label;
 
     g_assert(label < args->vocabulary);
-    at_label = (double)rp_host_element(args->dtype, args->logits, row + label);
+    double at_label = (double)rp_host_element(args->dtype, args->logits, row + label);
     if (args->smoothing > 0)
         at_label = (1 - e) * at_label + e * mean_logit(args, row);
     if (args->gradient)

@@ -87,7 +87,6 @@ share_rate(RpStateFormat form, gint64 measured_us)
     guint8 *state = g_aligned_alloc0(PARAMETERS, PARAMETER_BYTES, 4096);
     guint16 *numbers = g_aligned_alloc0(PARAMETERS, 3 * sizeof *numbers, 4096);
     Share share = {.optimizer = optimizer, .gradient = numbers, .published = numbers + PARAMETERS};
-    double rate;
 
     for (gsize i = 0; i < PARAMETERS; i++)
         share.gradient[i] = rp_bf16_from_float(1e-3f * (float)(i % 61) - 0.03f);
@@ -95,7 +94,7 @@ share_rate(RpStateFormat form, gint64 measured_us)
     if (form.shared)
         rp_optimizer_layer_share(share.layer, share.published + PARAMETERS);
     step_for(&share, measured_us / 2);
-    rate = step_for(&share, measured_us);
+    double rate = step_for(&share, measured_us);
     rp_optimizer_layer_free(share.layer);
     g_aligned_free(state);
     g_aligned_free(numbers);

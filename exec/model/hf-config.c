@@ -222,13 +222,12 @@ gboolean
 rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *config,
                    GError **error)
 {
-    g_autofree char *shown = NULL;
     RpConfigReader reader;
 
     g_return_val_if_fail(name && (text || length == 0) && config, FALSE);
     g_return_val_if_fail(error == NULL || *error == NULL, FALSE);
 
-    shown = rp_display_name(name);
+    g_autofree char *shown = rp_display_name(name);
     reader.raw = (RpConfigRaw){.architecture = -1,
                                .model_type = -1,
                                .text_type = -1,
@@ -262,7 +261,6 @@ rp_hf_config_parse(const char *name, const char *text, gsize length, RpModel *co
 gboolean
 rp_hf_config_load(const char *path, RpModel *config, GError **error)
 {
-    g_autoptr(GMappedFile) map = NULL;
     g_autofree char *inside = NULL;
 
     g_return_val_if_fail(path && config, FALSE);
@@ -278,7 +276,7 @@ rp_hf_config_load(const char *path, RpModel *config, GError **error)
     if (hint != NULL)
         return rp_fail_in(error, path, G_FILE_ERROR, G_FILE_ERROR_NOENT, "%s", hint);
     path = inside != NULL ? inside : path;
-    map = rp_file_map(path, error);
+    g_autoptr(GMappedFile) map = rp_file_map(path, error);
     if (map == NULL)
         return FALSE;
     gsize length = g_mapped_file_get_length(map);

@@ -150,7 +150,6 @@ layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, gboolean quan
         .first_upload = before != NULL ? before->first_upload + before->upload_bytes : 0,
         .first_element = before != NULL ? before->first_element + before->elements : 0};
     guint first;
-    guint n;
 
     for (guint kind = 0; kind < RP_N_WEIGHT_KINDS; kind++)
         layout.place[kind] =
@@ -159,7 +158,7 @@ layer_layout(const RpWeights *weights, guint layer, RpDtype dtype, gboolean quan
 
     const RpLora *lora = rp_weights_lora(weights);
 
-    n = rp_weights_layer(weights, layer, &first);
+    guint n = rp_weights_layer(weights, layer, &first);
     layout.has_fp8 = quantized && may_have_fp8(weights, first, n);
     for (guint part = 0; part < RP_LAYOUT_PARTS; part++) {
         for (guint i = first; i < first + n; i++) {

@@ -19,13 +19,12 @@ llama3_frequency(const RpRope *rope, float frequency)
     const double high = rope->high_freq_factor;
     const float factor = (float)rope->factor;
     const float wavelength = scalar_over(2 * G_PI, frequency);
-    float smooth;
 
     if (wavelength > (float)(positions / low))
         return frequency / factor;
     if (wavelength < (float)(positions / high))
         return frequency;
-    smooth = (scalar_over(positions, wavelength) - (float)low) / (float)(high - low);
+    float smooth = (scalar_over(positions, wavelength) - (float)low) / (float)(high - low);
     return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 

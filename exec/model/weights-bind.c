@@ -152,11 +152,10 @@ static gboolean
 bind_part(Binding *binding, guint index, const RpSafetensor *all, GError **error)
 {
     const RpWeight *weight = rp_weights_nth(binding->weights, index);
-    RpSafetensor *part;
 
     if (!check_shape(weight->stack, RP_WEIGHT_MAX_RANK, all, binding->dtype, error))
         return FALSE;
-    part = g_memdup2(all, sizeof *all);
+    RpSafetensor *part = g_memdup2(all, sizeof *all);
     g_ptr_array_add(binding->own, part);
     part->rank = weight->rank;
     memcpy(part->shape, weight->shape, weight->rank * sizeof *part->shape);
@@ -274,11 +273,10 @@ bind_packed(Binding *binding, guint index, GError **error)
     const RpWeight *weight = rp_weights_nth(binding->weights, index);
     const gboolean stack = weight->stack[0] > 0;
     RpWeight wanted = *weight;
-    RpLowbitSource *source;
 
     if (weight->offset > 0)
         return share_stack(binding, index, error);
-    source = g_new0(RpLowbitSource, 1);
+    RpLowbitSource *source = g_new0(RpLowbitSource, 1);
     g_ptr_array_add(binding->own, source);
     binding->origins[index].packed = source;
     if (stack && rp_safetensors_find(binding->checkpoint, weight->name) != NULL)

@@ -252,7 +252,6 @@ run_all(Run *run, RpLowbit format, guint64 max_shard_bytes, GError **error)
     g_autoptr(RpWeights) packed = pack_list(rp_weights_model(run->plain), format, run->dtype);
     g_autoptr(RpSafetensorsWriter) writer = rp_safetensors_writer_new(run->path, max_shard_bytes);
     g_autoptr(RpPool) pool = rp_pool_new(&(RpPoolOptions){0}, error);
-    gboolean done;
 
     if (pool == NULL)
         return FALSE;
@@ -262,7 +261,7 @@ run_all(Run *run, RpLowbit format, guint64 max_shard_bytes, GError **error)
     run->targets = g_new0(RpLowbitTarget, n);
     run->numbers = g_new0(guint, n);
     run->total = rp_weights_elements(run->plain);
-    done = declare(run, error) && write_weights(run, error);
+    gboolean done = declare(run, error) && write_weights(run, error);
     for (guint i = 0; i < n; i++)
         rp_lowbit_target_clear(&run->targets[i]);
     g_free(run->targets);

@@ -25,15 +25,13 @@ rp_copy_engine_clear(RpReplayEngine *engine)
 gint64
 rp_copy_engine_take(RpReplayEngine *engine, gboolean first, gint64 ready_ns)
 {
-    gint64 start_ns;
-
     pthread_mutex_lock(&engine->lock);
     engine->n_first += first ? 1 : 0;
     while (engine->busy || (!first && engine->n_first > 0))
         pthread_cond_wait(&engine->cond, &engine->lock);
     engine->n_first -= first ? 1 : 0;
     engine->busy = TRUE;
-    start_ns = MAX(ready_ns, engine->free_ns);
+    gint64 start_ns = MAX(ready_ns, engine->free_ns);
     pthread_mutex_unlock(&engine->lock);
     return start_ns;
 }

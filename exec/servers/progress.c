@@ -251,10 +251,9 @@ move_calls(RpServers *servers, gboolean *moved)
 
     for (guint c = 0; c < RP_SERVERS_CHANNELS; c++) {
         GError *error = NULL;
-        RpServersCall *call;
 
         pthread_mutex_lock(&servers->lock);
-        call = servers->calls[c];
+        RpServersCall *call = servers->calls[c];
         pthread_mutex_unlock(&servers->lock);
         if (call == NULL)
             continue;
@@ -313,10 +312,8 @@ end_calls(RpServers *servers)
     while (busy && rp_clock_ns() - start_ns < CANCEL_NS) {
         busy = FALSE;
         for (guint c = 0; c < RP_SERVERS_CHANNELS; c++) {
-            RpServersCall *call;
-
             pthread_mutex_lock(&servers->lock);
-            call = servers->calls[c];
+            RpServersCall *call = servers->calls[c];
             pthread_mutex_unlock(&servers->lock);
             busy = (call != NULL && end_pieces(servers, call, first)) || busy;
         }
@@ -382,12 +379,10 @@ join(RpServers *servers)
 static gboolean
 rest(RpServers *servers, gboolean busy, gboolean moved)
 {
-    gboolean goes_on;
-
     if (busy && !moved)
         sleep_us(BUSY_US);
     pthread_mutex_lock(&servers->lock);
-    goes_on = servers->failure == NULL && servers->why == NULL && !servers->leaving;
+    gboolean goes_on = servers->failure == NULL && servers->why == NULL && !servers->leaving;
     if (goes_on && !busy)
         (void)rp_clock_wait(&servers->changed, &servers->lock, rp_clock_ns() + IDLE_NS);
     pthread_mutex_unlock(&servers->lock);

@@ -205,12 +205,11 @@ rp_servers_gather_texts(RpServers *servers, RpServersChannel channel, const char
     for (guint r = 0; r < n; r++)
         offsets[r + 1] = offsets[r] + lengths[r];
     g_autofree char *all = g_malloc0(offsets[n]);
-    GStrv texts;
 
     memcpy(all + offsets[servers->rank], text, lengths[servers->rank]);
     if (!rp_servers_gather(servers, channel, all, offsets, error))
         return NULL;
-    texts = g_new0(char *, (gsize)n + 1);
+    GStrv texts = g_new0(char *, (gsize)n + 1);
     for (guint r = 0; r < n; r++)
         texts[r] = g_strndup(all + offsets[r], lengths[r] - 1);
     return texts;

@@ -217,12 +217,11 @@ start_worker(Worker *worker, GError **error)
 {
     pthread_attr_t attributes;
     cpu_set_t cpus;
-    int status;
 
     CPU_ZERO(&cpus);
     CPU_SET(worker->cpu, &cpus);
     pthread_attr_init(&attributes);
-    status = pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
+    int status = pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
     if (status == 0)
         status = pthread_create(&worker->thread, &attributes, run_worker, worker);
     pthread_attr_destroy(&attributes);

@@ -26,7 +26,6 @@ rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gbo
     RpPlanOptions options = *training;
     const guint rank = trainer->joined != NULL ? rp_servers_rank(trainer->joined) : 0;
     RpEvaluator *evaluator = trainer->evaluator = g_new0(RpEvaluator, 1);
-    const RpPlan *plan;
 
     options.forward_only = TRUE;
     options.first_iteration = 0;
@@ -50,7 +49,7 @@ rp_trainer_make_evaluator(RpTrainer *trainer, const RpPlanOptions *training, gbo
     evaluator->planner = rp_planner_new(trainer->profile, trainer->partition, &options, error);
     if (evaluator->planner == NULL)
         return FALSE;
-    plan = rp_planner_plan(evaluator->planner);
+    const RpPlan *plan = rp_planner_plan(evaluator->planner);
     evaluator->verifier = rp_verifier_new(plan);
     if (keep_trace)
         evaluator->trace = rp_trace_new(plan, RP_TRACE_MEASURED);

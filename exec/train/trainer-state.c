@@ -297,7 +297,6 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
                           const void *next, GError **error)
 {
     const Place place = place_of(trainer, weight);
-    RpRestoredLayer *restored;
 
     g_return_val_if_fail(trainer->iteration == 0 && trainer->call == 0, FALSE);
     g_return_val_if_fail(rp_state_format_equal(state->form, rp_trainer_form(trainer)), FALSE);
@@ -308,7 +307,7 @@ rp_trainer_restore_weight(RpTrainer *trainer, guint weight, const RpOptimizerSta
                        "%s: expected at most %" G_GUINT64_FORMAT " values, found %" G_GSIZE_FORMAT,
                        rp_weights_nth(trainer->weights, weight)->name, place.elements,
                        state->n_parameters);
-    restored = restored_layer(trainer, place.layer, next != NULL);
+    RpRestoredLayer *restored = restored_layer(trainer, place.layer, next != NULL);
     restore_share(restored, state, rp_host_state_own_share(trainer->host_state, place.layer));
     restored->n_steps = state->n_steps;
     if (next != NULL)

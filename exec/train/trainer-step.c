@@ -129,12 +129,11 @@ rp_trainer_note_batch(gpointer user_data, guint64 batch, const RpTraceRecord *re
 
     for (gsize i = 0; i < n; i++) {
         RpStepRecord *record = rp_trainer_record(trainer, records[i].iteration);
-        gint64 *end_ns;
 
         if (records[i].kind > RP_TASK_OVERLAP && records[i].kind != RP_TASK_EXPAND)
             continue;
-        end_ns = rp_trainer_ends(trainer, records[i].iteration) +
-                 rp_plan_lane_device(rp_planner_plan(trainer->planner), records[i].lane);
+        gint64 *end_ns = rp_trainer_ends(trainer, records[i].iteration) +
+                         rp_plan_lane_device(rp_planner_plan(trainer->planner), records[i].lane);
         *end_ns = MAX(*end_ns, records[i].end_ns);
         trainer->first_start_ns = MIN(trainer->first_start_ns, records[i].start_ns);
         record->busy_ns += records[i].end_ns - records[i].start_ns;
@@ -172,9 +171,8 @@ append(RpTrainer *trainer, RpGrown grown, GError **error)
     const RpPlan *plan = rp_planner_plan(trainer->planner);
     const gint64 start_us = g_get_monotonic_time();
     RpViolation violation;
-    gboolean proved;
 
-    proved = rp_verifier_extend(trainer->verifier, grown, &violation);
+    gboolean proved = rp_verifier_extend(trainer->verifier, grown, &violation);
     trainer->proof.tasks = rp_plan_end_id(plan);
     trainer->proof.ns += 1000 * (g_get_monotonic_time() - start_us);
     if (!proved)

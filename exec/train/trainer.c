@@ -125,12 +125,11 @@ start(RpTrainer *trainer, const RpTrainerOptions *options, const RpPlanOptions *
         .user_data = trainer,
         .arena_bytes = trainer->arena_bytes,
     };
-    const RpPlan *plan;
 
     trainer->planner = rp_planner_new(trainer->profile, trainer->partition, plan_options, error);
     if (trainer->planner == NULL)
         return FALSE;
-    plan = rp_planner_plan(trainer->planner);
+    const RpPlan *plan = rp_planner_plan(trainer->planner);
     g_assert(trainer->evaluator == NULL ||
              stays_alike(plan, rp_planner_plan(trainer->evaluator->planner)));
     trainer->verifier = rp_verifier_new(plan);

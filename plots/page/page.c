@@ -72,11 +72,10 @@ rp_page_head(RpPage *page, const char *text)
 void
 rp_page_say(RpPage *page, const char *format, ...)
 {
-    g_autofree char *text = NULL;
     va_list arguments;
 
     va_start(arguments, format);
-    text = g_strdup_vprintf(format, arguments);
+    g_autofree char *text = g_strdup_vprintf(format, arguments);
     va_end(arguments);
     add_element(page, "p", text, "\n");
 }
@@ -375,10 +374,10 @@ add_bubble_bar(RpPage *page, const RpBubble *bubble, const char *title)
     g_string_append_printf(page->body, "<div class=\"bar\" title=\"parts of the %s bubble\">",
                            title);
     for (guint i = 0; i < G_N_ELEMENTS(parts); i++) {
-        g_autofree char *width = NULL;
         char text[G_ASCII_DTOSTR_BUF_SIZE];
 
-        width = g_strdup(g_ascii_formatd(text, sizeof text, "%.3f", 100 * part_of(bubble, i)));
+        g_autofree char *width =
+            g_strdup(g_ascii_formatd(text, sizeof text, "%.3f", 100 * part_of(bubble, i)));
         g_string_append_printf(page->body, "<span style=\"width:%s%%;background:#%06x\"></span>",
                                width, parts[i].colour);
     }

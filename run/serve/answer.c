@@ -287,17 +287,15 @@ read_choice(RpServeAnswer *answer, Choice *choice)
     g_autofree gint32 *ids = NULL;
     gboolean ended;
     RpRequestEnd end;
-    gsize bytes;
-    guint n;
 
     g_mutex_lock(&answer->lock);
-    n = choice->ids->len - choice->n_read;
+    guint n = choice->ids->len - choice->n_read;
     ids = g_memdup2((const gint32 *)(const void *)choice->ids->data + choice->n_read,
                     n * sizeof *ids);
     ended = choice->ended;
     end = choice->end;
     g_mutex_unlock(&answer->lock);
-    bytes = add_tokens(answer, choice, ids, n);
+    gsize bytes = add_tokens(answer, choice, ids, n);
     if (choice->finish == NULL && ended)
         bytes = finish(answer, choice, end);
     if (choice->finish != NULL)

@@ -123,10 +123,8 @@ rp_serve_clients_close(RpServeClients *clients, RpServeClient *client)
 gboolean
 rp_serve_clients_set(RpServeClients *clients, RpServeClient *client, RpServeClientState state)
 {
-    gboolean good;
-
     g_mutex_lock(&clients->lock);
-    good = !client->cut_off;
+    gboolean good = !client->cut_off;
     if (good) {
         client->state = state;
         client->end_us =

@@ -159,12 +159,11 @@ read_stream(void *cls, uint64_t position, char *part, size_t space)
 {
     Exchange *exchange = cls;
     RpServeClients *clients = exchange->service->clients;
-    gssize n;
 
     (void)position;
     if (!rp_serve_clients_set(clients, exchange->client, RP_CLIENT_WAITS))
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    n = rp_serve_answer_stream(exchange->said, part, space);
+    gssize n = rp_serve_answer_stream(exchange->said, part, space);
     if (n < 0 || !rp_serve_clients_set(clients, exchange->client, RP_CLIENT_RECEIVES))
         return MHD_CONTENT_READER_END_WITH_ERROR;
     return n > 0 ? n : MHD_CONTENT_READER_END_OF_STREAM;
@@ -616,8 +615,6 @@ let_end(RpService *service)
 gboolean
 rp_service_stop(RpService *service, GError **error)
 {
-    gboolean good;
-
     g_atomic_int_set(&service->stops, TRUE);
     if (service->daemon != NULL) {
         const int socket = MHD_quiesce_daemon(service->daemon);
@@ -628,7 +625,7 @@ rp_service_stop(RpService *service, GError **error)
         (void)close(socket);
     }
     rp_serve_clients_free(service->clients);
-    good = rp_requests_finish(service->requests, error);
+    gboolean good = rp_requests_finish(service->requests, error);
     g_mutex_clear(&service->lock);
     g_free(service->token);
     g_free(service);

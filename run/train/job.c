@@ -39,14 +39,13 @@ make_packed(RpTrainJob *job, RpLowbit format, const char *path, GError **error)
 {
     const RpQuantiseOptions options = {.progress = show, .user_data = (gpointer)job->events};
     const int lock = open(rp_safetensors_path(job->checkpoint), O_RDONLY | O_CLOEXEC);
-    gboolean made;
 
     if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         rp_run_say(job->events, "note", "another run packs the base: waiting for it");
         while (flock(lock, LOCK_EX) != 0 && errno == EINTR)
             ;
     }
-    made = g_file_test(path, G_FILE_TEST_EXISTS);
+    gboolean made = g_file_test(path, G_FILE_TEST_EXISTS);
     if (!made) {
         g_autofree char *shown = rp_display_name(path);
 
@@ -182,7 +181,6 @@ open_base(RpTrainJob *job, GError **error)
 {
     const int choice = job->run->base_choice;
     const gboolean adapted = rp_weights_lora(job->weights) != NULL;
-    const char *format;
 
     if (!adapted && choice > RP_RUN_BASE_16_BITS)
         return rp_fail(error, RP_RUN_ERROR, RP_RUN_ERROR_VALUE,
@@ -203,7 +201,7 @@ open_base(RpTrainJob *job, GError **error)
     }
     if (!rp_weights_adopt(job->weights, job->checkpoint, error))
         return rp_prefix_error(error, "model: ");
-    format = rp_run_base_format(job->weights);
+    const char *format = rp_run_base_format(job->weights);
     if (choice == RP_RUN_BASE_OF_THE_FILE)
         return TRUE;
     const RpLowbit wanted = (RpLowbit)(choice - RP_RUN_BASE_PACKED);

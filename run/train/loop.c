@@ -369,11 +369,10 @@ add_checkpoint(GError **error, const char *checkpoint, gboolean writing)
 static void
 tell_failure(RpTrainLoop *loop, GError **error)
 {
-    gboolean writing;
     g_autoptr(GError) problem = g_error_copy(*error);
 
     rp_train_loop_settle(loop, loop->job->run->device_ops->host_memory);
-    writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
+    gboolean writing = loop->beside != NULL && rp_checkpoint_beside_is_writing(loop->beside);
     if (loop->files)
         add_checkpoint(error, loop->outcome->checkpoint, writing);
     RP_RUN_TELL(loop->job->events, failed, error);
@@ -410,8 +409,6 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     g_auto(RpTrainLoop) loop = {
         .job = job, .how = how, .outcome = outcome, .files = rp_train_is_first(job->servers)};
     const RpRunEvents *events = job->events;
-    const GError *unwritten = NULL;
-    gboolean trained;
 
     if (!start(&loop, error))
         return FALSE;
@@ -420,13 +417,13 @@ rp_train_run(const RpTrainJob *job, RpTrainHow *how, RpTrainOutcome *outcome, GE
     outcome->pinned = rp_trainer_pinned(loop.trainer);
     RP_RUN_TELL(events, started, &outcome->pinned);
     tell_nodes(job, rp_host_state_numa(rp_trainer_host_state(loop.trainer)));
-    trained = run_steps(&loop, error);
+    gboolean trained = run_steps(&loop, error);
     if (events->stopped != NULL)
         events->stopped(events->user_data);
     if (!trained)
         tell_failure(&loop, error);
     outcome->proof = rp_trainer_proof_cost(loop.trainer);
-    unwritten = rp_train_metrics_error(loop.metrics);
+    const GError *unwritten = rp_train_metrics_error(loop.metrics);
     if (unwritten != NULL)
         rp_run_say(events, "warning", "%s", unwritten->message);
     if (how->keep_trace)
@@ -601,18 +598,17 @@ rp_train_evaluate_file(const char *model, const char *adapter, const RpRunSpec *
                        const RpRunEvents *events, RpTrainEvaluated *evaluated, GError **error)
 {
     RpTrainJob *job = &evaluated->job;
-    RpTrainer *trainer;
-    gboolean done;
 
     *evaluated = (RpTrainEvaluated){.run = make_run(model, adapter, options, error)};
     if (evaluated->run == NULL ||
         !rp_train_job_prepare(job, evaluated->run, NULL, FALSE, events, error))
         return FALSE;
-    trainer = rp_train_make_trainer(job, FALSE, NULL, error);
+    RpTrainer *trainer = rp_train_make_trainer(job, FALSE, NULL, error);
     if (trainer == NULL)
         return FALSE;
-    done = rp_trainer_evaluate(trainer, job->evaluation.dataset, job->batcher.pad_id,
-                               rp_train_evaluation_progress, job, &evaluated->result, error);
+    gboolean done =
+        rp_trainer_evaluate(trainer, job->evaluation.dataset, job->batcher.pad_id,
+                            rp_train_evaluation_progress, job, &evaluated->result, error);
     evaluated->left = !rp_trainer_free(trainer);
     return done;
 }

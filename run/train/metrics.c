@@ -72,11 +72,10 @@ GArray *
 rp_train_metrics_read(const char *path, GError **error)
 {
     g_autofree char *text = NULL;
-    GArray *lines;
 
     if (!g_file_get_contents(path, &text, NULL, error))
         return NULL;
-    lines = g_array_new(FALSE, FALSE, sizeof(RpTrainLine));
+    GArray *lines = g_array_new(FALSE, FALSE, sizeof(RpTrainLine));
     for (char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
         RpTrainLine line;
         *end = '\0';

@@ -79,12 +79,11 @@ is_of_data(const char *path, const char *data)
 static gboolean
 is_of(const char *path, const char *input)
 {
-    g_autoptr(GDir) directory = NULL;
     const char *name;
 
     if (!g_file_test(input, G_FILE_TEST_IS_DIR))
         return rp_file_is_same(path, input);
-    directory = g_dir_open(input, 0, NULL);
+    g_autoptr(GDir) directory = g_dir_open(input, 0, NULL);
     while (directory != NULL && (name = g_dir_read_name(directory)) != NULL) {
         g_autofree char *inner = g_build_filename(input, name, NULL);
 

@@ -46,10 +46,9 @@ space_bytes(const RpTrainJob *job, gboolean taken, RpMemoryLimit *limit)
     const guint64 asked = job->run->host_memory_bytes;
     const guint64 training = training_bytes(job);
     const guint64 left = asked > 0 ? asked - MIN(asked, training) : G_MAXUINT64;
-    guint64 system;
 
     *limit = rp_memory_limit("", FALSE);
-    system = limit->bytes;
+    guint64 system = limit->bytes;
     if (!taken && system < G_MAXUINT64)
         system -= MIN(system, training);
     if (left < system)
@@ -81,11 +80,10 @@ rp_train_loop_check_beside(const RpTrainLoop *loop, GError **error)
 {
     g_auto(RpMemoryLimit) limit = {0};
     const guint64 bytes = copy_bytes(loop->job);
-    guint64 space;
 
     if (loop->job->run->checkpoint.beside != ALWAYS)
         return TRUE;
-    space = space_bytes(loop->job, FALSE, &limit);
+    guint64 space = space_bytes(loop->job, FALSE, &limit);
     if (bytes <= space)
         return TRUE;
     g_autofree char *what = limit.file != NULL ? rp_memory_limit_describe(&limit) : NULL;
@@ -313,12 +311,11 @@ rp_train_loop_save(RpTrainLoop *loop, guint64 step, GError **error)
     const RpDataState state = loop->data;
     g_auto(RpCheckpointWritten) written = {.step = step};
     g_autofree char *weights = NULL, *card = NULL;
-    gint64 begin_us;
     gboolean begun = FALSE, due, save;
 
     if (!rp_trainer_flush(loop->trainer, error))
         return FALSE;
-    begin_us = g_get_monotonic_time();
+    gint64 begin_us = g_get_monotonic_time();
     options.card = card = loop->files ? rp_train_card(loop->job, step) : NULL;
     rp_train_loop_settle(loop, TRUE);
     due = save = step != loop->saved_step;

@@ -119,19 +119,17 @@ rp_train_check_shared(RpServers *servers, const RpRunSpec *run, GError **error)
     g_autofree char *own = rank == 0 ? make_probe(run->output, &made) : g_strdup("");
     g_autofree char *unmade = made ? NULL : g_strdup_printf("0 %s", own);
     g_autofree char *problem = NULL, *unseen = NULL;
-    g_auto(GStrv) all = NULL;
-    gboolean good;
 
     if (!refuse_unshared(servers, run->output, unmade, error))
         return FALSE;
-    all = rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, own, error);
+    g_auto(GStrv) all = rp_servers_gather_texts(servers, RP_SERVERS_CONTROL, own, error);
     if (all == NULL)
         return FALSE;
     g_autofree char *mine = probe_of(all[0], rank);
 
     if (g_mkdir(mine, 0777) != 0)
         problem = g_strdup_printf("%u %s", rank, g_strerror(errno));
-    good = refuse_unshared(servers, run->output, problem, error);
+    gboolean good = refuse_unshared(servers, run->output, problem, error);
     const guint first = rank == 0 ? end_probe(servers, own) : G_MAXUINT;
 
     if (good && rank == 0 && first < rp_servers_count(servers))
@@ -383,12 +381,11 @@ rp_train_fail_servers(RpServers *servers, const GError *problem)
 {
     const gboolean own = problem->domain != RP_SERVERS_ERROR;
     const gboolean first = rp_servers_rank(servers) == 0;
-    const char *said;
 
     if (g_error_matches(problem, RP_SERVERS_ERROR, RP_SERVERS_ERROR_DIFFERS))
         return first; /* all know */
     rp_servers_fail(servers, problem->message);
-    said = rp_servers_said(servers, 0);
+    const char *said = rp_servers_said(servers, 0);
     if (first)
         return TRUE;
     return own ? said == NULL || (strstr(said, problem->message) == NULL &&

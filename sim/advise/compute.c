@@ -234,8 +234,6 @@ static void
 add_fitting(const RpAdviseJudge *judge, const RpAdviseRun *run, RpPartition *partition,
             GPtrArray *found)
 {
-    RpAdviseRun *other;
-
     if (partition == NULL)
         return;
     for (guint i = 0; i < found->len; i++)
@@ -244,7 +242,7 @@ add_fitting(const RpAdviseJudge *judge, const RpAdviseRun *run, RpPartition *par
             rp_partition_free(partition);
             return;
         }
-    other = rp_advise_run_copy(run);
+    RpAdviseRun *other = rp_advise_run_copy(run);
     rp_advise_set_partition(other, partition);
     other->finished = FALSE;
     other->step_ns = rp_advise_fits(judge->query, judge->profile, other)

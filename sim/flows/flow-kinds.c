@@ -82,10 +82,8 @@ rp_flow_kinds_clear(RpFlowKinds *kinds)
 double *
 rp_flow_kinds_capacities(const RpFlowKinds *kinds, const RpMachine *machine, guint *n)
 {
-    double *capacities;
-
     *n = RP_FLOW_ROOTS + (kinds->cards != NULL ? 2 * kinds->n_roots : 0);
-    capacities = g_new(double, *n);
+    double *capacities = g_new(double, *n);
     capacities[RP_FLOW_HOST] = limit(machine->links.host_bytes_per_s);
     capacities[RP_FLOW_TASKS] = kinds->kinds[rp_flow_kind_host(kinds)].alone_bytes_per_s;
     for (guint r = RP_FLOW_ROOTS; r < *n; r++)

@@ -136,11 +136,9 @@ find_place(const RpSearcher *searcher, const RpCut *cut, guint round)
 void
 rp_searcher_keep(RpSearcher *searcher, const RpCut *cut, guint round, gint64 cost_ns)
 {
-    RpFinding *finding;
-
     if (searcher->pool->len == RP_POOL && cost_ns >= searcher->worst_ns)
         return;
-    finding = find_place(searcher, cut, round);
+    RpFinding *finding = find_place(searcher, cut, round);
     if (finding != NULL && finding->cost_ns <= cost_ns)
         return;
     if (finding == NULL) {

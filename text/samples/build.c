@@ -334,7 +334,6 @@ rp_samples_build(const RpSamplesBuild *build, const char *path, guint64 key, RpC
 {
     const guint threads = build->threads > 0 ? build->threads : g_get_num_processors();
     Builder builder = {.build = build, .most_jobs = 2 * MIN(threads, MOST_THREADS), .mode = 0666};
-    gboolean built;
 
     builder.names = g_ptr_array_new_with_free_func(g_free);
     list_files(&builder);
@@ -347,7 +346,7 @@ rp_samples_build(const RpSamplesBuild *build, const char *path, guint64 key, RpC
     g_cond_init(&builder.finished);
     builder.pool =
         g_thread_pool_new(run_job, &builder, (gint)MIN(threads, MOST_THREADS), FALSE, NULL);
-    built = build_all(&builder, header, error);
+    gboolean built = build_all(&builder, header, error);
     g_thread_pool_free(builder.pool, FALSE, TRUE); /* waits for running tasks */
     g_queue_clear_full(&builder.jobs, (GDestroyNotify)job_free);
     if (bad != NULL)

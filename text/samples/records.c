@@ -264,10 +264,8 @@ next_element(RpRecords *records, GString *text, guint64 *line, gboolean *found, 
 static gboolean
 read_cell(RpRecords *records, char separator, guint64 line, GString *cell, int *c, GError **error)
 {
-    gboolean quoted;
-
     *c = peek(records, error);
-    quoted = *c == '"';
+    gboolean quoted = *c == '"';
     if (quoted)
         step(records);
     while ((*c = peek(records, error)) != -2) {

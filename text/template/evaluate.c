@@ -88,14 +88,13 @@ rp_keep_text(RpRender *render, const GString *text, RpValue *value)
 gboolean
 rp_to_text(RpRender *render, RpValue value, RpValue *text)
 {
-    g_autoptr(GString) shown = NULL;
     const char *wrong = NULL;
 
     if (value.type == RP_VALUE_STRING) {
         *text = value;
         return TRUE;
     }
-    shown = g_string_new(NULL);
+    g_autoptr(GString) shown = g_string_new(NULL);
     if (!rp_value_show(render->arena, value, shown, &wrong))
         return rp_render_fail_bound(render, wrong);
     return rp_keep_text(render, shown, text);

@@ -333,11 +333,10 @@ filter_choose(RpRender *render, const RpArguments *arguments, RpValue *result)
     if (!rp_to_items(render, arguments->self, &items))
         return FALSE;
     for (guint i = 0; i < items->length; i++) {
-        RpValue truth;
         inner.self = items->items[i];
         if (by_attribute && !rp_get_path(render, items->items[i], arguments->given[0], &inner.self))
             return FALSE;
-        truth = inner.self;
+        RpValue truth = inner.self;
         if ((row != NULL && !rp_call_row(render, row, &inner, &truth)) ||
             !rp_render_charge(render, 1))
             return FALSE;

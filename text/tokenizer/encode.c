@@ -90,16 +90,14 @@ look_back(Layer *layer, gsize at, gboolean is_end)
 static void
 append_span(Encoder *encoder, gsize start, gsize end)
 {
-    RpTokenSpan span;
-
     for (guint i = encoder->n_layers; i-- > 0;) {
         Layer *layer = g_ptr_array_index(encoder->layers, i);
 
         start = look_back(layer, start, FALSE);
         end = look_back(layer, end, TRUE);
     }
-    span = (RpTokenSpan){(guint32)(encoder->origin + start),
-                         (guint32)(encoder->origin + MAX(start, end))};
+    RpTokenSpan span = (RpTokenSpan){(guint32)(encoder->origin + start),
+                                     (guint32)(encoder->origin + MAX(start, end))};
     g_array_append_val(encoder->spans, span);
 }
 

@@ -170,13 +170,11 @@ int
 rp_pattern_next(const RpPattern *pattern, RpMatch *match, const char *text, gsize length,
                 gsize from, gsize *start, gsize *end)
 {
-    int n;
-
     if (pattern->code == NULL)
         return next_literal(pattern, text, length, from, start, end);
-    n = pattern->jit
-            ? pcre2_jit_match(pattern->code, (PCRE2_SPTR)text, length, from, 0, match->data, NULL)
-            : PCRE2_ERROR_JIT_STACKLIMIT;
+    int n = pattern->jit ? pcre2_jit_match(pattern->code, (PCRE2_SPTR)text, length, from, 0,
+                                           match->data, NULL)
+                         : PCRE2_ERROR_JIT_STACKLIMIT;
     if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* its stack is small; the slow path has the heap */
         n = pcre2_match(pattern->code, (PCRE2_SPTR)text, length, from,
                         PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match->data, NULL);

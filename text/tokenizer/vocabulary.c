@@ -96,7 +96,6 @@ gboolean
 rp_vocabulary_add(RpVocabulary *vocabulary, const char *content, gsize length, guint32 id)
 {
     RpVocabularyText text = {vocabulary->texts->len, (guint32)length};
-    guint32 slot;
 
     if (id >= vocabulary->contents->len)
         g_array_set_size(vocabulary->contents, id + 1);
@@ -104,7 +103,7 @@ rp_vocabulary_add(RpVocabulary *vocabulary, const char *content, gsize length, g
         return FALSE;
     if (2 * (guint64)vocabulary->n_tokens > vocabulary->mask)
         grow(vocabulary);
-    slot = find_slot(vocabulary, content, length);
+    guint32 slot = find_slot(vocabulary, content, length);
     if (vocabulary->slots[slot] != RP_TOKEN_NONE)
         return FALSE;
     g_byte_array_append(vocabulary->texts, (const guint8 *)content, (guint)length);

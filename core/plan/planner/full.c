@@ -348,12 +348,11 @@ append(gpointer data, guint device, const RpAction *action)
     RpPart backward = rp_part(self->job, device, rp_action_backward_stage(action),
                               rp_action_backward_micro_batch(action));
     const gboolean turns = enter(self, device, action);
-    RpTaskId id;
 
     prepare(self, action, &forward, &backward);
-    id = self->job->modes->weights == RP_WEIGHTS_PER_LAYER
-             ? append_pieces(self, action, &forward, turns)
-             : append_compute(self, action, &forward, &backward);
+    RpTaskId id = self->job->modes->weights == RP_WEIGHTS_PER_LAYER
+                      ? append_pieces(self, action, &forward, turns)
+                      : append_compute(self, action, &forward, &backward);
     /* boundaries inside the stage are for backwards */
     for (guint i = 0; i < (self->job->options.forward_only ? MIN(1, forward.at->n_boundaries)
                                                            : forward.at->n_boundaries);

@@ -121,11 +121,10 @@ append_chunk(RpGradients *self, guint g, guint chunk)
     const gboolean unsummed = job->modes->gradients != RP_GRADIENTS_SUMMED;
     const guint apart = job->modes->gradients == RP_GRADIENTS_APART ? leaving->round : 0;
     guint32 last_layer = RP_NONE;
-    RpTask *task;
 
     empty_staging(self, device->staging);
-    task = rp_builder_begin(job->builder, RP_TASK_GRADIENT_DOWNLOAD, g, leaving->stage,
-                            leaving->iteration);
+    RpTask *task = rp_builder_begin(job->builder, RP_TASK_GRADIENT_DOWNLOAD, g, leaving->stage,
+                                    leaving->iteration);
     task->round = (guint16)leaving->round;
     task->chunk = chunk;
     task->bytes = chunks->chunk_bytes[chunk];

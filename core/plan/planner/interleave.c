@@ -193,7 +193,6 @@ rp_interleave_append(RpInterleave *interleave, const RpFidelityOps *fidelity, gp
                      GError **error)
 {
     const RpPlanJob *job = interleave->job;
-    guint32 waiting;
 
     if (interleave->late != NULL) {
         RpActionTasks *late = interleave->late;
@@ -215,7 +214,7 @@ rp_interleave_append(RpInterleave *interleave, const RpFidelityOps *fidelity, gp
         append_slots(interleave, fidelity, self);
         return TRUE;
     }
-    waiting = merge_orders(interleave, fidelity, self);
+    guint32 waiting = merge_orders(interleave, fidelity, self);
     interleave->at_late = FALSE;
     if (waiting == RP_NONE)
         return TRUE;

@@ -13,11 +13,9 @@ new_pool(const RpPlanJob *job, guint32 arena, RpBufferCategory category, guint64
 static guint32
 pool_take(const RpPlanJob *job, RpBufferPool *pool, gboolean spare)
 {
-    guint32 buffer;
-
     if (pool->free->len <= (spare ? 1 : 0))
         return rp_job_add_buffer(job, pool->arena, pool->category, pool->bytes);
-    buffer = g_array_index(pool->free, guint32, 0);
+    guint32 buffer = g_array_index(pool->free, guint32, 0);
     g_array_remove_index(pool->free, 0);
     return buffer;
 }

@@ -170,11 +170,10 @@ append_early_step(RpProtocol *self, guint layer, guint32 iteration)
 {
     const RpPlanJob *job = self->job;
     const RpPlanLayer *place = place_of(self, layer);
-    RpTask *task;
 
     if (!is_stepped(self, layer))
         return;
-    task = begin_update(self, RP_TASK_EARLY_STEP, layer, iteration);
+    RpTask *task = begin_update(self, RP_TASK_EARLY_STEP, layer, iteration);
     task->bytes = rp_traffic_squares(job, layer);
     if (place->early) {
         task->bytes += rp_traffic_early_step(job, layer);

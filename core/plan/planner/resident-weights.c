@@ -46,12 +46,12 @@ upload(const RpPlacement *placement, guint g, guint layer)
     const RpPlanLayer *row = rp_plan_layer(job->plan, layer);
     const guint32 buffer = rp_plan_resident(job->plan, g, layer);
     gboolean *uploaded = &placement->uploaded[(gsize)g * job->profile->n_layers + layer];
-    RpTask *task;
 
     if (buffer == RP_NONE || *uploaded)
         return;
     *uploaded = TRUE;
-    task = rp_builder_begin(job->builder, RP_TASK_RESIDENT_UPLOAD, g, RP_NONE, job->iteration);
+    RpTask *task =
+        rp_builder_begin(job->builder, RP_TASK_RESIDENT_UPLOAD, g, RP_NONE, job->iteration);
     task->layer = layer;
     task->bytes = row->resident_bytes;
     rp_builder_read(job->builder, row->frozen, RP_ROLE_HOST);

@@ -43,11 +43,10 @@ place_in_region(const RpPlanJob *job, guint g, RpBufferCategory category, guint6
                              .category = category,
                              .offset = offset,
                              .bytes = rp_align_up(bytes, RP_BUFFER_ALIGNMENT)};
-    guint32 index;
 
     if (bytes == 0)
         return RP_NONE;
-    index = rp_plan_place_buffer(job->plan, &buffer);
+    guint32 index = rp_plan_place_buffer(job->plan, &buffer);
     if (*history == RP_NONE)
         *history = index;
     rp_builder_share_history(job->builder, index, *history);
