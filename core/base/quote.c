@@ -118,6 +118,8 @@ rp_fail(GError **error, GQuark domain, gint code, const char *format, ...)
 {
     va_list arguments;
 
+    if (error == NULL)
+        return FALSE;
     va_start(arguments, format);
     g_propagate_error(error, g_error_new_valist(domain, code, format, arguments));
     va_end(arguments);
