@@ -173,9 +173,11 @@ try_let_in(Serving *serving, RpTicket *ticket, guint *tokens)
 
     for (guint i = 0; i < serving->n; i++) {
         const RpSequence *sequence = serving->sequences[i];
+        const RpPromptRequest *request = &sequence->ticket->request;
         const guint expected = blocks_expected(serving, sequence->ticket);
+        const guint most = blocks_of(request->n_prompt + request->most_tokens);
 
-        wanted += MAX(expected, sequence->n_blocks + 1) - sequence->n_blocks;
+        wanted += MIN(MAX(expected, sequence->n_blocks + 1), most) - sequence->n_blocks;
     }
     if (serving->n > 0 && serving->n_free < wanted)
         return FALSE;

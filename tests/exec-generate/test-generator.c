@@ -271,6 +271,38 @@ RP_TEST_OF(an_answer_does_not_depend_on_its_neighbours, const Files *files)
     assert_memory_equal(answers[1], answers[2], sizeof answers[1]);
 }
 
+/* Answers that have all their blocks need no other for those that begin later. */
+static gboolean
+see_all_in_progress(gpointer user_data, guint index, const RpAnswer *answer)
+{
+    const RpAnswer *answers = user_data;
+
+    if (answer->n_answer == NEW_TOKENS)
+        for (guint i = 0; i < 6; i++)
+            assert_true(answers[i].n_answer > 0);
+    return TRUE;
+}
+
+RP_TEST_OF(all_begin_where_blocks_just_suffice, const Files *files)
+{
+    static const gint32 prompt[6][RP_CACHE_BLOCK] = {{1}, {2}, {3}, {4}, {5}, {6}};
+    const RpGeneratorOptions options = {
+        .slots = 6, .tokens = RP_CACHE_BLOCK + NEW_TOKENS, .blocks = 2 * 6};
+    gint32 ids[6][NEW_TOKENS];
+    RpAnswer answers[6];
+    RpProbe *probe = rp_host_probe_new(0, NULL);
+    RpGenerator *generator =
+        rp_generator_new(&files->config, files->weights, rp_host_kernels(), probe, &options, NULL);
+
+    assert_non_null(generator);
+    for (guint i = 0; i < 6; i++)
+        answers[i] = (RpAnswer){.prompt = prompt[i], .n_prompt = RP_CACHE_BLOCK, .answer = ids[i]};
+    assert_true(rp_generator_answer(generator, answers, 6, NEW_TOKENS, &greedy, see_all_in_progress,
+                                    answers, NULL));
+    rp_generator_free(generator);
+    rp_probe_free(probe);
+}
+
 static gint32
 sample(const RpSampleChoice *choice, const float *logits, guint n, guint64 number)
 {
