@@ -52,8 +52,7 @@ static const struct {
 /* Weight gradient: written, then read, added to the accumulator, written: 16 bits each. */
 #define GRADIENT_BYTES 8
 #define BYTES_16BIT 2
-#define RULE_BYTES                                                                                 \
-    ((guint64)512 << 20) /* of the delta rule's workspace (exec/cuda/delta/delta.cu) */
+#define RULE_BYTES ((guint64)2 << 30) /* of the delta rule's workspace (exec/cuda/delta/delta.cu) */
 #define BYTES_FP32 4
 
 /* The parts of one layer's times. */

@@ -6,7 +6,7 @@
  */
 #include "exec/cuda/delta/recurrence.cuh"
 
-#define PASS_BYTES ((size_t)512 << 20) /* of a pass's workspace, unless one key head needs more */
+#define PASS_BYTES ((size_t)2 << 30) /* of a pass's workspace, unless one key head needs more */
 
 /* Key heads of a pass, and its workspace. */
 typedef struct {

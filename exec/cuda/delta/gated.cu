@@ -1,8 +1,9 @@
 /*
  * The parts beside the delta rule; formulas in exec/kernels/delta-args.h.
  *
- *   convolution   a thread has a column of 64 tokens, the taps in registers. Backward: last token to first, with those
- *                 behind the 64 whose slopes dx needs; partial sums of the weights' gradient, [tokens / 64,n K]
+ *   convolution   a thread has a few columns of 64 tokens; taps, and the window of x that they meet, are in registers.
+ *                 Backward: last token to first, with those behind the 64 whose slopes dx needs; partial sums of the
+ *                 weights' gradient, [tokens / 64,n K]
  *   gated norm    a warp has a row. Backward: a block a chunk of rows; partial sums in shared memory, a row a warp
  *   gates, copies a thread an element; where a row has one gate, a warp a row
  *
@@ -12,23 +13,63 @@
 
 #define GATED_THREADS 256
 #define CONV_TOKENS 64
-#define CONV_TAPS 4 /* the kernel that models have; others take RP_MOST_CONV */
+#define CONV_TAPS 4   /* the kernel that models have; others take RP_MOST_CONV */
+#define CONV_COLUMNS 4 /* of a thread, where arrays allow it */
+#define CONV_AHEAD 4   /* tokens that are loaded before the first of them is used */
 #define NORM_WARPS (GATED_THREADS / 32)
 #define MOST_NORM 1024
 #define MOST_NORM_CHUNKS 1024
 
+/* Results that are rounded to 16 bits take the processor's exponential and reciprocal. */
+template <typename T>
 __device__ __forceinline__ float
 logistic(float x)
 {
-    return 1.0f / (1.0f + expf(-x));
+    return sizeof(T) < sizeof(float) ? __fdividef(1.0f, 1.0f + __expf(-x)) : 1.0f / (1.0f + expf(-x));
 }
 
+template <typename T>
 __device__ __forceinline__ float
 silu_slope(float x)
 {
-    const float s = logistic(x);
+    const float s = logistic<T>(x);
 
     return s * (1.0f + x * (1.0f - s));
+}
+
+/* W neighbours of a row; @wide: arrays stand where these can be read and written as one. */
+template <typename T, int W> struct alignas(W * sizeof(T)) Few {
+    T at[W];
+};
+
+template <typename T, int W>
+__device__ __forceinline__ Few<T, W>
+load_few(const void *array, size_t at, bool wide = true)
+{
+    const T *const source = (const T *)array + at;
+    Few<T, W> few;
+
+    if (wide)
+        return *reinterpret_cast<const Few<T, W> *>(source);
+#pragma unroll
+    for (int w = 0; w < W; w++)
+        few.at[w] = source[w];
+    return few;
+}
+
+template <typename T, int W>
+__device__ __forceinline__ void
+store_few(void *array, size_t at, const Few<T, W> &few, bool wide = true)
+{
+    T *const target = (T *)array + at;
+
+    if (wide) {
+        *reinterpret_cast<Few<T, W> *>(target) = few;
+        return;
+    }
+#pragma unroll
+    for (int w = 0; w < W; w++)
+        target[w] = few.at[w];
 }
 
 /* ---- convolution ---- */
@@ -50,113 +91,228 @@ sequence_of(const RpConvArgs &args, size_t token)
     return low;
 }
 
-template <typename T, int TAPS>
-__device__ __forceinline__ void
-load_taps(const RpConvArgs &args, size_t column, float taps[TAPS])
-{
-#pragma unroll
-    for (int k = 0; k < TAPS; k++)
-        taps[k] = k < (int)args.kernel
-                      ? to_float(((const T *)args.weight)[column * args.kernel + k])
-                      : 0.0f;
-}
+/* Taps and the window of x that they meet: the last of both is that of the token itself. */
+template <int TAPS, int W> struct Window {
+    float taps[TAPS][W], x[TAPS][W];
 
-/* x of a token and those before it, in the taps' order; 0 before @begin. Returns: z */
-template <typename T, int TAPS>
-__device__ __forceinline__ float
-convolve(const RpConvArgs &args, size_t token, size_t begin, size_t column,
-         const float taps[TAPS], float x[TAPS])
-{
-    float z = 0;
+    template <typename T> __device__ __forceinline__ void load_taps(const RpConvArgs &args, size_t column)
+    {
+        const int none = TAPS - (int)args.kernel;
 
 #pragma unroll
-    for (int k = 0; k < TAPS; k++) {
-        x[k] = k < (int)args.kernel && token + k + 1 >= begin + args.kernel
-                   ? to_float(((const T *)args.x)[(token + k + 1 - args.kernel) * args.n + column])
-                   : 0.0f;
-        z = fmaf(taps[k], x[k], z);
+        for (int k = 0; k < TAPS; k++)
+#pragma unroll
+            for (int w = 0; w < W; w++)
+                taps[k][w] = k < none ? 0.0f
+                                      : to_float(((const T *)args.weight)[(column + w) * args.kernel + k - none]);
     }
-    return z;
-}
 
-template <typename T, int TAPS>
+    template <typename T> __device__ __forceinline__ void set(int k, const Few<T, W> &few)
+    {
+#pragma unroll
+        for (int w = 0; w < W; w++)
+            x[k][w] = to_float(few.at[w]);
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < TAPS * W; i++)
+            x[i / W][i % W] = 0;
+    }
+
+    /* Leaves out the window's first @none. */
+    __device__ __forceinline__ float convolve(int w, int none) const
+    {
+        float z = 0;
+
+#pragma unroll
+        for (int k = 0; k < TAPS; k++)
+            z = fmaf(taps[k][w], k >= none ? x[k][w] : 0.0f, z);
+        return z;
+    }
+};
+
+template <typename T, int TAPS, int W>
 static __global__ void
 __launch_bounds__(GATED_THREADS) conv_forward_kernel(const RpConvArgs args)
 {
-    const size_t column = (size_t)blockIdx.x * GATED_THREADS + threadIdx.x;
+    const size_t column = ((size_t)blockIdx.x * GATED_THREADS + threadIdx.x) * W;
     const size_t first = (size_t)blockIdx.y * CONV_TOKENS;
     const size_t end = min(first + CONV_TOKENS, args.tokens);
     size_t s = sequence_of(args, first);
-    float taps[TAPS], x[TAPS];
+    size_t next = s + 1 < args.sequences ? (size_t)args.starts[s + 1] : args.tokens;
+    Window<TAPS, W> window;
 
     if (column >= args.n)
         return;
-    load_taps<T, TAPS>(args, column, taps);
-    for (size_t t = first; t < end; t++) {
-        while (s + 1 < args.sequences && (size_t)args.starts[s + 1] <= t)
-            s++;
-        const float z = convolve<T, TAPS>(args, t, (size_t)args.starts[s], column, taps, x);
+    window.template load_taps<T>(args, column);
+    window.clear();
+#pragma unroll
+    for (int k = 1; k < TAPS; k++)
+        if (first + k >= (size_t)args.starts[s] + TAPS)
+            window.set(k, load_few<T, W>(args.x, (first + k - TAPS) * args.n + column));
+    for (size_t t = first; t < end; t += CONV_AHEAD) {
+        Few<T, W> x[CONV_AHEAD], y;
 
-        ((T *)args.y)[t * args.n + column] = from_float<T>(z * logistic(z));
+#pragma unroll
+        for (int i = 0; i < CONV_AHEAD; i++)
+            if (t + i < end)
+                x[i] = load_few<T, W>(args.x, (t + i) * args.n + column);
+#pragma unroll
+        for (int i = 0; i < CONV_AHEAD; i++) {
+            if (t + i >= end)
+                break;
+            if (t + i >= next) {
+                window.clear();
+                while (++s + 1 < args.sequences && (size_t)args.starts[s + 1] <= t + i)
+                    ;
+                next = s + 1 < args.sequences ? (size_t)args.starts[s + 1] : args.tokens;
+            }
+#pragma unroll
+            for (int w = 0; w < W; w++)
+#pragma unroll
+                for (int k = 0; k + 1 < TAPS; k++)
+                    window.x[k][w] = window.x[k + 1][w];
+            window.set(TAPS - 1, x[i]);
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                const float z = window.convolve(w, 0);
+
+                y.at[w] = from_float<T>(z * logistic<T>(z));
+            }
+            store_few<T, W>(args.y, (t + i) * args.n + column, y);
+        }
     }
 }
 
-template <typename T, int TAPS>
+/* A column's way back: the slopes of a token and those behind it, and sums of the weights' gradient. */
+template <int TAPS, int W> struct WayBack {
+    float slopes[TAPS][W], sums[TAPS][W];
+
+    /* One token back. @x, @dy: the first x that its taps meet, and its own dy. EDGE: the window's first @none may be
+     * of the sequence before, the token behind of another one (@leaves), and the slope alone be wanted (!@sums_too) */
+    template <bool EDGE, typename T>
+    __device__ __forceinline__ Few<T, W> step(Window<TAPS, W> &window, const Few<T, W> &x, const Few<T, W> &dy,
+                                              int none = 0, bool leaves = false, bool sums_too = true)
+    {
+        Few<T, W> dx;
+
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            float d = 0;
+
+#pragma unroll
+            for (int k = TAPS - 1; k > 0; k--) {
+                window.x[k][w] = window.x[k - 1][w];
+                slopes[k][w] = EDGE && leaves ? 0.0f : slopes[k - 1][w];
+            }
+            window.x[0][w] = to_float(x.at[w]);
+            slopes[0][w] = to_float(dy.at[w]) * silu_slope<T>(window.convolve(w, EDGE ? none : 0));
+#pragma unroll
+            for (int k = 0; k < TAPS; k++) {
+                if (!EDGE || sums_too)
+                    sums[k][w] = fmaf(slopes[0][w], EDGE && k < none ? 0.0f : window.x[k][w], sums[k][w]);
+                d = fmaf(window.taps[TAPS - 1 - k][w], slopes[k][w], d);
+            }
+            dx.at[w] = from_float<T>(d);
+        }
+        return dx;
+    }
+};
+
+template <typename T, int TAPS, int W>
 static __global__ void
 __launch_bounds__(GATED_THREADS) conv_backward_kernel(const RpConvArgs args)
 {
-    const size_t column = (size_t)blockIdx.x * GATED_THREADS + threadIdx.x;
+    const size_t column = ((size_t)blockIdx.x * GATED_THREADS + threadIdx.x) * W;
     const size_t first = (size_t)blockIdx.y * CONV_TOKENS;
     const size_t end = min(first + CONV_TOKENS, args.tokens);
     const size_t beyond = min(end + args.kernel - 1, args.tokens);
-    size_t s = sequence_of(args, beyond - 1);
-    float taps[TAPS], x[TAPS], slopes[TAPS] = {}, sums[TAPS] = {};
+    size_t s = sequence_of(args, beyond - 1), begin = (size_t)args.starts[s];
+    WayBack<TAPS, W> back = {};
+    Window<TAPS, W> window;
 
     if (column >= args.n)
         return;
-    load_taps<T, TAPS>(args, column, taps);
-    for (size_t t = beyond; t-- > first;) {
-        float dx = 0;
-
-        while ((size_t)args.starts[s] > t) {
-            s--;
+    window.template load_taps<T>(args, column);
+    window.clear();
 #pragma unroll
-            for (int k = 0; k < TAPS; k++)
-                slopes[k] = 0; /* those of the next sequence */
-        }
-        const float z = convolve<T, TAPS>(args, t, (size_t)args.starts[s], column, taps, x);
+    for (int k = 1; k < TAPS; k++)
+        if (beyond + k >= TAPS)
+            window.set(k - 1, load_few<T, W>(args.x, (beyond + k - TAPS) * args.n + column));
+    for (size_t t = beyond; t > first; t -= min(t, (size_t)CONV_AHEAD)) {
+        Few<T, W> x[CONV_AHEAD], dy[CONV_AHEAD];
 
 #pragma unroll
-        for (int k = TAPS - 1; k > 0; k--)
-            slopes[k] = slopes[k - 1];
-        slopes[0] = to_float(((const T *)args.dy)[t * args.n + column]) * silu_slope(z);
-        if (t >= end)
+        for (int i = 0; i < CONV_AHEAD; i++)
+            if (t > first + i) {
+                dy[i] = load_few<T, W>(args.dy, (t - 1 - i) * args.n + column);
+                x[i] = t >= TAPS + i ? load_few<T, W>(args.x, (t - TAPS - i) * args.n + column) : Few<T, W>{};
+            }
+        if (t <= end && t >= first + CONV_AHEAD && t >= begin + TAPS - 1 + CONV_AHEAD) {
+#pragma unroll
+            for (int i = 0; i < CONV_AHEAD; i++)
+                store_few<T, W>(args.dx, (t - 1 - i) * args.n + column,
+                                back.template step<false>(window, x[i], dy[i]));
             continue;
-#pragma unroll
-        for (int k = 0; k < TAPS; k++) {
-            sums[k] = fmaf(slopes[0], x[k], sums[k]);
-#pragma unroll
-            for (int tap = 0; tap < TAPS; tap++)
-                if (tap + k + 1 == (int)args.kernel)
-                    dx = fmaf(taps[tap], slopes[k], dx);
         }
-        ((T *)args.dx)[t * args.n + column] = from_float<T>(dx);
+#pragma unroll
+        for (int i = 0; i < CONV_AHEAD; i++) {
+            if (t <= first + i)
+                break;
+            const size_t token = t - 1 - i;
+            const bool leaves = begin > token;
+
+            while (begin > token)
+                begin = (size_t)args.starts[--s];
+            const int none = begin + TAPS - 1 > token ? (int)(begin + TAPS - 1 - token) : 0;
+            const Few<T, W> dx = back.template step<true>(window, x[i], dy[i], none, leaves, token < end);
+
+            if (token < end)
+                store_few<T, W>(args.dx, token * args.n + column, dx);
+        }
     }
-    for (int k = 0; k < TAPS; k++)
-        if (k < (int)args.kernel)
-            ((float *)args.workspace)[((size_t)blockIdx.y * args.n + column) * args.kernel + k] =
-                sums[k];
+    const int unused = TAPS - (int)args.kernel;
+
+    for (int w = 0; w < W; w++)
+#pragma unroll
+        for (int k = 0; k < TAPS; k++)
+            if (k >= unused)
+                ((float *)args.workspace)[((size_t)blockIdx.y * args.n + column + w) * args.kernel + k - unused] =
+                    back.sums[k][w];
 }
 
+/* Whether arrays may be read in pieces of CONV_COLUMNS columns. */
+static bool
+conv_is_wide(const RpConvArgs *args)
+{
+    return args->n % CONV_COLUMNS == 0 && is_wide(args->x) && is_wide(args->y) && is_wide(args->dy) &&
+           is_wide(args->dx);
+}
+
+template <int W>
 static dim3
 conv_grid(const RpConvArgs *args)
 {
-    return dim3((unsigned)ceil_divide(args->n, GATED_THREADS),
+    return dim3((unsigned)ceil_divide(args->n, GATED_THREADS * W),
                 (unsigned)ceil_divide(args->tokens, CONV_TOKENS));
 }
 
-cudaError_t
-rp_cuda_conv_forward(const RpConvArgs *args, cudaStream_t stream)
+template <typename T, bool BACKWARD, int TAPS, int W>
+static cudaError_t
+launch_conv(const RpConvArgs *args, cudaStream_t stream)
+{
+    if (BACKWARD)
+        conv_backward_kernel<T, TAPS, W><<<conv_grid<W>(args), GATED_THREADS, 0, stream>>>(*args);
+    else
+        conv_forward_kernel<T, TAPS, W><<<conv_grid<W>(args), GATED_THREADS, 0, stream>>>(*args);
+    return cudaGetLastError();
+}
+
+template <bool BACKWARD>
+static cudaError_t
+run_conv(const RpConvArgs *args, cudaStream_t stream)
 {
     if (args->kernel > RP_MOST_CONV)
         return cudaErrorInvalidValue;
@@ -165,14 +321,16 @@ rp_cuda_conv_forward(const RpConvArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        if (args->kernel <= CONV_TAPS)
-            conv_forward_kernel<T, CONV_TAPS>
-                <<<conv_grid(args), GATED_THREADS, 0, stream>>>(*args);
-        else
-            conv_forward_kernel<T, RP_MOST_CONV>
-                <<<conv_grid(args), GATED_THREADS, 0, stream>>>(*args);
-        return cudaGetLastError();
+        return args->kernel > CONV_TAPS ? launch_conv<T, BACKWARD, RP_MOST_CONV, 1>(args, stream)
+               : conv_is_wide(args)     ? launch_conv<T, BACKWARD, CONV_TAPS, CONV_COLUMNS>(args, stream)
+                                        : launch_conv<T, BACKWARD, CONV_TAPS, 1>(args, stream);
     });
+}
+
+cudaError_t
+rp_cuda_conv_forward(const RpConvArgs *args, cudaStream_t stream)
+{
+    return run_conv<false>(args, stream);
 }
 
 size_t
@@ -185,23 +343,9 @@ rp_cuda_conv_backward_workspace(const RpConvArgs *args)
 cudaError_t
 rp_cuda_conv_backward(const RpConvArgs *args, cudaStream_t stream)
 {
-    if (args->kernel > RP_MOST_CONV)
-        return cudaErrorInvalidValue;
-    if (args->tokens == 0 || args->n == 0 || args->sequences == 0)
-        return cudaSuccess;
-    const cudaError_t status = for_dtype(args->dtype, [=](auto zero) {
-        using T = decltype(zero);
+    const cudaError_t status = run_conv<true>(args, stream);
 
-        if (args->kernel <= CONV_TAPS)
-            conv_backward_kernel<T, CONV_TAPS>
-                <<<conv_grid(args), GATED_THREADS, 0, stream>>>(*args);
-        else
-            conv_backward_kernel<T, RP_MOST_CONV>
-                <<<conv_grid(args), GATED_THREADS, 0, stream>>>(*args);
-        return cudaGetLastError();
-    });
-
-    return status == cudaSuccess && args->d_weight
+    return status == cudaSuccess && args->d_weight && args->tokens > 0
                ? rp_cuda_add_partials((const float *)args->workspace,
                                       ceil_divide(args->tokens, CONV_TOKENS),
                                       args->n * args->kernel, args->d_weight, stream)
@@ -210,69 +354,94 @@ rp_cuda_conv_backward(const RpConvArgs *args, cudaStream_t stream)
 
 /* ---- gated norm ---- */
 
-template <typename T>
+template <typename T, int W>
 __device__ __forceinline__ float
-rstd_of(const RpGatedNormArgs &args, const T *x)
+rstd_of(const RpGatedNormArgs &args, size_t at, bool wide)
 {
     float squares = 0;
 
-    for (size_t i = threadIdx.x % 32; i < args.n; i += 32)
-        squares = fmaf(to_float(x[i]), to_float(x[i]), squares);
+    for (size_t i = threadIdx.x % 32 * W; i < args.n; i += 32 * W) {
+        const Few<T, W> x = load_few<T, W>(args.x, at + i, wide);
+
+#pragma unroll
+        for (int w = 0; w < W; w++)
+            squares = fmaf(to_float(x.at[w]), to_float(x.at[w]), squares);
+    }
     return 1.0f / sqrtf(sum_lanes<32>(squares) / (float)args.n + args.epsilon);
 }
 
-template <typename T>
+template <typename T, int W>
 static __global__ void
-__launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs args)
+__launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs args, bool wide)
 {
-    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32, at = row * args.n;
 
     if (row >= args.rows)
         return;
-    const T *x = (const T *)args.x + row * args.n, *gate = (const T *)args.gate + row * args.n;
-    const float rstd = rstd_of(args, x);
+    const float rstd = rstd_of<T, W>(args, at, wide);
 
-    for (size_t i = threadIdx.x % 32; i < args.n; i += 32) {
-        const float z = to_float(gate[i]);
+    for (size_t i = threadIdx.x % 32 * W; i < args.n; i += 32 * W) {
+        const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
+        const Few<T, W> weight = load_few<T, W>(args.weight, i, wide);
+        Few<T, W> y;
 
-        ((T *)args.y)[row * args.n + i] = from_float<T>(to_float(((const T *)args.weight)[i]) *
-                                                        (to_float(x[i]) * rstd) *
-                                                        (z * logistic(z)));
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            const float z = to_float(gate.at[w]);
+
+            y.at[w] = from_float<T>(to_float(weight.at[w]) * (to_float(x.at[w]) * rstd) * (z * logistic<T>(z)));
+        }
+        store_few<T, W>(args.y, at + i, y, wide);
     }
 }
 
-template <typename T>
+template <typename T, int W>
 static __global__ void
 __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArgs args,
-                                                            size_t chunk_rows)
+                                                            size_t chunk_rows, bool wide)
 {
     extern __shared__ float norm_sums[]; /* [warps,n] */
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t lane = threadIdx.x % 32 * W;
     const size_t end = min((size_t)(blockIdx.x + 1) * chunk_rows, args.rows);
-    float *const sums = norm_sums + warp * args.n;
+    float *const sums = norm_sums + threadIdx.x / 32 * args.n;
 
-    for (size_t i = lane; i < args.n; i += 32)
-        sums[i] = 0;
-    for (size_t row = (size_t)blockIdx.x * chunk_rows + warp; row < end; row += NORM_WARPS) {
+    for (size_t i = threadIdx.x; i < NORM_WARPS * args.n; i += GATED_THREADS)
+        norm_sums[i] = 0;
+    __syncthreads();
+    for (size_t row = (size_t)blockIdx.x * chunk_rows + threadIdx.x / 32; row < end; row += NORM_WARPS) {
         const size_t at = row * args.n;
-        const T *x = (const T *)args.x + at, *gate = (const T *)args.gate + at;
-        const T *dy = (const T *)args.dy + at, *weight = (const T *)args.weight;
-        const float rstd = rstd_of(args, x);
+        const float rstd = rstd_of<T, W>(args, at, wide);
         float mean = 0;
 
-        for (size_t i = lane; i < args.n; i += 32) {
-            const float z = to_float(gate[i]), h = to_float(x[i]) * rstd;
+        for (size_t i = lane; i < args.n; i += 32 * W) {
+            const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
+            const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
 
-            mean = fmaf(to_float(dy[i]) * to_float(weight[i]) * (z * logistic(z)), h, mean);
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                const float z = to_float(gate.at[w]);
+
+                mean = fmaf(to_float(dy.at[w]) * to_float(weight.at[w]) * (z * logistic<T>(z)),
+                            to_float(x.at[w]) * rstd, mean);
+            }
         }
         mean = sum_lanes<32>(mean) / (float)args.n;
-        for (size_t i = lane; i < args.n; i += 32) {
-            const float z = to_float(gate[i]), h = to_float(x[i]) * rstd, d = to_float(dy[i]);
-            const float s = z * logistic(z), w = to_float(weight[i]);
+        for (size_t i = lane; i < args.n; i += 32 * W) {
+            const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
+            const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
+            Few<T, W> d_gate, dx;
 
-            sums[i] = fmaf(d * h, s, sums[i]);
-            ((T *)args.d_gate)[at + i] = from_float<T>(d * w * h * silu_slope(z));
-            ((T *)args.dx)[at + i] = from_float<T>(rstd * (d * w * s - h * mean));
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                const float z = to_float(gate.at[w]), h = to_float(x.at[w]) * rstd, d = to_float(dy.at[w]);
+                const float s = z * logistic<T>(z), g = d * to_float(weight.at[w]);
+
+                sums[i + w] = fmaf(d * h, s, sums[i + w]);
+                d_gate.at[w] = from_float<T>(g * h * silu_slope<T>(z));
+                dx.at[w] = from_float<T>(rstd * (g * s - h * mean));
+            }
+            store_few<T, W>(args.d_gate, at + i, d_gate, wide);
+            store_few<T, W>(args.dx, at + i, dx, wide);
         }
     }
     __syncthreads();
@@ -285,6 +454,20 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
     }
 }
 
+/* Elements of a lane in a row; a function of n alone, as the order of sums follows. */
+static bool
+norm_takes_four(const RpGatedNormArgs *args)
+{
+    return args->n % 128 == 0;
+}
+
+static bool
+norm_is_wide(const RpGatedNormArgs *args)
+{
+    return norm_takes_four(args) && is_wide(args->x) && is_wide(args->gate) && is_wide(args->weight) &&
+           is_wide(args->y) && is_wide(args->dy) && is_wide(args->d_gate) && is_wide(args->dx);
+}
+
 cudaError_t
 rp_cuda_gated_norm_forward(const RpGatedNormArgs *args, cudaStream_t stream)
 {
@@ -293,8 +476,9 @@ rp_cuda_gated_norm_forward(const RpGatedNormArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        gated_norm_forward_kernel<T>
-            <<<(unsigned)ceil_divide(args->rows, NORM_WARPS), GATED_THREADS, 0, stream>>>(*args);
+        (norm_takes_four(args) ? gated_norm_forward_kernel<T, 4> : gated_norm_forward_kernel<T, 1>)<<<
+            (unsigned)ceil_divide(args->rows, NORM_WARPS), GATED_THREADS, 0, stream>>>(
+            *args, norm_is_wide(args));
         return cudaGetLastError();
     });
 }
@@ -325,9 +509,9 @@ rp_cuda_gated_norm_backward(const RpGatedNormArgs *args, cudaStream_t stream)
     const cudaError_t status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        gated_norm_backward_kernel<T>
-            <<<(unsigned)chunks, GATED_THREADS, NORM_WARPS * args->n * sizeof(float), stream>>>(
-                *args, chunk_rows);
+        (norm_takes_four(args) ? gated_norm_backward_kernel<T, 4> : gated_norm_backward_kernel<T, 1>)<<<
+            (unsigned)chunks, GATED_THREADS, NORM_WARPS * args->n * sizeof(float), stream>>>(
+            *args, chunk_rows, norm_is_wide(args));
         return cudaGetLastError();
     });
 
@@ -348,7 +532,7 @@ __launch_bounds__(GATED_THREADS) head_gate_kernel(const RpHeadGateArgs args)
     if (i >= args.rows * args.n)
         return;
     const size_t at = i / args.n * args.gate_stride + i % args.n;
-    const float s = logistic(to_float(((const T *)args.gate)[at]));
+    const float s = logistic<T>(to_float(((const T *)args.gate)[at]));
 
     if (BACKWARD) {
         const float x = to_float(((const T *)args.x)[i]), dy = to_float(((const T *)args.dy)[i]);
@@ -398,7 +582,7 @@ __launch_bounds__(GATED_THREADS) row_gate_kernel(const RpRowGateArgs args)
 
     if (row >= args.rows)
         return;
-    const float s = logistic(to_float(((const T *)args.gate)[row]));
+    const float s = logistic<T>(to_float(((const T *)args.gate)[row]));
     float sum = 0;
 
     for (size_t i = threadIdx.x % 32; i < args.n; i += 32) {
