@@ -40,13 +40,14 @@ check_split(RpObjective objective, RpSplit split, guint n)
     g_assert((split.answer == RP_ANSWER_NONE) == (objective == RP_OBJECTIVE_SFT));
     g_assert((objective == RP_OBJECTIVE_DPO) == (split.answer == RP_ANSWER_CHOSEN));
     g_assert(split.tokens < n && (split.tokens > 0 || objective != RP_OBJECTIVE_DPO));
+    g_assert(split.shared == 0 || split.shared < split.tokens);
 }
 
 static void
 read_records(const char *path, RpObjective objective)
 {
-    g_autoptr(RpEncoder) encoder =
-        rp_encoder_new(&(RpEncoderOptions){.vocabulary = VOCABULARY, .objective = objective});
+    g_autoptr(RpEncoder) encoder = rp_encoder_new(
+        &(RpEncoderOptions){.vocabulary = VOCABULARY, .objective = objective, .shares = TRUE});
     g_autoptr(RpRecords) records = rp_records_open(path, NULL);
     g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(gint32));
     g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(gint32));
@@ -129,6 +130,7 @@ read_cache(const char *path, const guint8 *data, gsize size)
         if (was_taken(read, bad)) {
             check_tokens(ids, labels, (gsize)MIN(sample.n_tokens, CAPACITY));
             g_assert(sample.split.tokens < sample.n_tokens);
+            g_assert(sample.split.shared == 0 || sample.split.shared < sample.split.tokens);
         }
     }
 }

@@ -90,6 +90,7 @@ typedef struct {
     RpDatasetSummary summary;
     GArray *lengths;     /* guint64, ascending */
     guint64 n_learned;   /* tokens */
+    guint64 n_shared;    /* tokens of preferences that both of their documents have */
     guint64 n_unlearned; /* samples without any */
     double useful, useful_unpacked;
     guint typical_tokens;
@@ -143,6 +144,7 @@ count(Inspected *inspected, GError **error)
         for (gsize t = 1; t < length; t++) /* the first is no target */
             n_learned += labels[t] != RP_LABEL_MASKED;
         inspected->n_learned += n_learned;
+        inspected->n_shared += sample.split.shared;
         inspected->n_unlearned += n_learned == 0;
         g_array_append_val(inspected->lengths, length);
     }
@@ -156,14 +158,15 @@ survey(Inspected *inspected, GError **error)
     const RpDatasetSummary *data = &inspected->summary;
     const guint s = (guint)inspected->args->run.sequence_length;
     const gboolean drop = inspected->args->drop;
-    const RpBatcherOptions options = {.micro_batches = 1,
-                                      .sequences = SURVEYED_AT_ONCE,
-                                      .tokens = s,
-                                      .shuffle = TRUE,
-                                      .packing = TRUE,
-                                      .preference =
-                                          inspected->args->run.objective != RP_OBJECTIVE_SFT,
-                                      .drop_long = drop};
+    const RpBatcherOptions options = {
+        .micro_batches = 1,
+        .sequences = SURVEYED_AT_ONCE,
+        .tokens = s,
+        .shuffle = TRUE,
+        .packing = TRUE,
+        .preference = inspected->args->run.objective != RP_OBJECTIVE_SFT,
+        .shared = (double)inspected->n_shared / (double)data->n_tokens,
+        .drop_long = drop};
     const RpDataState start = {.n_samples = data->n_samples};
     const guint64 n = data->n_samples - (drop ? data->n_truncated_samples : 0);
     const guint64 tokens = data->n_tokens - data->n_truncated_tokens -
@@ -250,9 +253,24 @@ end_of(const Inspected *inspected, const RpSample *sample, gsize at)
 
     if (split == 0)
         return most;
-    const guint32 first = rp_batch_cut_first(split, sample->n_tokens, most);
+    const guint32 first = rp_batch_cut_first(sample->split, sample->n_tokens, most);
 
-    return at < split ? first : split + (MIN(most, sample->n_tokens) - first);
+    return at < split ? first
+                      : split + sample->split.shared + (MIN(most, sample->n_tokens) - first);
+}
+
+/* Gives a sample's second document the tokens that it stands without. */
+static void
+complete_second(RpSample *sample)
+{
+    const gsize at = sample->split.tokens, shared = sample->split.shared;
+    const gsize rest = (gsize)sample->n_tokens - at;
+    gint32 *const arrays[] = {sample->input_ids, sample->labels};
+
+    for (guint i = 0; i < G_N_ELEMENTS(arrays); i++) {
+        memmove(arrays[i] + at + shared, arrays[i] + at, rest * sizeof(gint32));
+        memcpy(arrays[i] + at, arrays[i], shared * sizeof(gint32));
+    }
 }
 
 /* The text that is trained on, to the letter, and its ids. */
@@ -285,21 +303,24 @@ show_sample(const Inspected *inspected, RpReport *report, guint64 index, GError 
 
     if (!rp_dataset_length(dataset, index, &length, error))
         return FALSE;
-    g_autofree gint32 *ids = g_new(gint32, length), *labels = g_new(gint32, length);
+    g_autofree gint32 *ids = g_new(gint32, 2 * length), *labels = g_new(gint32, 2 * length);
     RpSample sample = {.input_ids = ids, .labels = labels, .capacity = (gsize)length};
 
     if (!rp_dataset_read(dataset, index, &sample, error))
         return FALSE;
+    const gsize n_shown = (gsize)length + sample.split.shared;
+
+    complete_second(&sample);
     rp_report_object(report, NULL, NULL);
     rp_report_text(report, "place", place, NULL);
     rp_report_count(report, "tokens", (gint64)length, NULL);
     rp_report_list(report, "parts");
-    for (gsize from = 0, to; from < length; from = to) {
+    for (gsize from = 0, to; from < n_shown; from = to) {
         const gboolean learned = labels[from] != RP_LABEL_MASKED;
         const char *answer = answer_of(&sample, from);
 
-        for (to = from + 1;
-             to < length && (labels[to] != RP_LABEL_MASKED) == learned && to != sample.split.tokens;
+        for (to = from + 1; to < n_shown && (labels[to] != RP_LABEL_MASKED) == learned &&
+                            to != sample.split.tokens;
              to++)
             ;
         if (answer != NULL && (from == 0 || from == sample.split.tokens))
@@ -487,7 +508,8 @@ static const RpUse uses[] = {
     {0},
 };
 
-static const RpArgs defaults = {.run.sequence_length = 2048, .samples = 3};
+static const RpArgs defaults = {.run = {.sequence_length = 2048, .router_aux_loss = -1},
+                                .samples = 3};
 
 const RpCommand rp_command_inspect = {
     .name = "inspect",

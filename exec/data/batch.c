@@ -60,6 +60,8 @@ rp_token_batch_new(const RpBatcherOptions *options)
         return batch;
     batch->answers = g_new0(guint8, n_places);
     batch->references = g_new0(float, n_places);
+    batch->shared = g_new0(guint32, n_places);
+    batch->n_shared = g_new0(guint32, micro_batches);
     return batch;
 }
 
@@ -78,6 +80,8 @@ rp_token_batch_free(RpTokenBatch *batch)
     g_free(batch->longest);
     g_free(batch->answers);
     g_free(batch->references);
+    g_free(batch->shared);
+    g_free(batch->n_shared);
     g_free(batch);
 }
 
@@ -118,6 +122,9 @@ rp_token_batch_copy(RpTokenBatch *to, const RpTokenBatch *from)
     if (from->preference) {
         copy.answers = memcpy(to->answers, from->answers, n * sizeof *from->answers);
         copy.references = memcpy(to->references, from->references, n * sizeof *from->references);
+        copy.shared = memcpy(to->shared, from->shared, n * sizeof *from->shared);
+        copy.n_shared =
+            memcpy(to->n_shared, from->n_shared, from->micro_batches * sizeof *from->n_shared);
     }
     *to = copy;
 }
@@ -158,6 +165,14 @@ rp_token_batch_answers(const RpTokenBatch *batch, guint m)
     g_return_val_if_fail(batch && batch->preference && m < batch->micro_batches, NULL);
 
     return batch->answers + micro_batch_start(batch, m);
+}
+
+const guint32 *
+rp_token_batch_shared(const RpTokenBatch *batch, guint m)
+{
+    g_return_val_if_fail(batch && batch->preference && m < batch->micro_batches, NULL);
+
+    return batch->shared + micro_batch_start(batch, m);
 }
 
 float *
@@ -336,13 +351,14 @@ make_space_for(RpBatcher *batcher, const RpPackPlace *place, gsize *capacity, GE
 }
 
 guint32
-rp_batch_cut_first(guint32 first, guint64 n_tokens, guint32 length)
+rp_batch_cut_first(RpSplit split, guint64 n_tokens, guint32 length)
 {
-    const guint64 second = n_tokens - first;
+    const guint32 shared = MIN(split.shared, length), space = length - shared;
+    const guint64 second = n_tokens - split.tokens;
 
-    if (n_tokens <= length || first <= length / 2)
-        return first;
-    return second <= length / 2 ? (guint32)(length - second) : length / 2;
+    if (n_tokens <= length || split.tokens - shared <= space / 2)
+        return split.tokens;
+    return shared + (second <= space / 2 ? (guint32)(space - second) : space / 2);
 }
 
 static gboolean
@@ -357,7 +373,7 @@ is_learned(const gint32 *labels, guint64 from, guint64 n)
 gboolean
 rp_batch_cut_is_learned(const RpSample *sample, guint32 length)
 {
-    const guint32 first = rp_batch_cut_first(sample->split.tokens, sample->n_tokens, length);
+    const guint32 first = rp_batch_cut_first(sample->split, sample->n_tokens, length);
 
     return is_learned(sample->labels, 0, first) &&
            is_learned(sample->labels, sample->split.tokens, MIN(length, sample->n_tokens) - first);
@@ -368,8 +384,8 @@ static guint64
 fill_pair(RpBatcher *batcher, RpTokenBatch *batch, const RpSample *sample, gsize first,
           guint32 length)
 {
-    const RpSplit cut = {rp_batch_cut_first(sample->split.tokens, sample->n_tokens, length),
-                         sample->split.answer};
+    const RpSplit cut = {rp_batch_cut_first(sample->split, sample->n_tokens, length),
+                         sample->split.answer, sample->split.shared};
     const guint64 n_first = fill_document(batcher, batch, 0, first, cut.tokens);
     const guint64 n_second = fill_document(batcher, batch, sample->split.tokens, first + cut.tokens,
                                            length - cut.tokens);
@@ -420,21 +436,28 @@ pad_row(const RpBatcher *batcher, RpTokenBatch *batch, gsize row)
     }
 }
 
-/* Records that a document, or a padding, of @length tokens begins at token @at of the micro-batch. */
+/* Records that a document, or a padding, of @length tokens begins at token @at of the micro-batch. @shared: tokens of the
+ * one before that it begins with */
 static void
-add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length, RpAnswerKind answer)
+add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length, RpAnswerKind answer,
+          guint32 shared)
 {
-    gint32 *starts = batch->starts + micro_batch_start(batch, m) + m;
+    const gsize first = micro_batch_start(batch, m), d = batch->n_starts[m];
+    gint32 *starts = batch->starts + first + m;
 
     if (length == 0)
         return;
     if (batch->preference) {
-        batch->answers[micro_batch_start(batch, m) + batch->n_starts[m]] = (guint8)answer;
-        batch->references[micro_batch_start(batch, m) + batch->n_starts[m]] = 0;
+        batch->answers[first + d] = (guint8)answer;
+        batch->references[first + d] = 0;
+        batch->shared[first + d] = shared;
+        batch->n_shared[m] += shared > 0;
     }
-    starts[batch->n_starts[m]++] = (gint32)at;
-    starts[batch->n_starts[m]] = (gint32)(at + length);
-    batch->longest[m] = MAX(batch->longest[m], length);
+    starts[d] = (gint32)at;
+    starts[d + 1] = (gint32)(at + length);
+    batch->n_starts[m]++;
+    batch->longest[m] =
+        MAX(batch->longest[m], (guint32)(starts[d + 1] - starts[shared > 0 ? d - 1 : d]));
 }
 
 /* @split: of a preference; else %NULL */
@@ -442,12 +465,12 @@ static void
 add_sample_start(RpTokenBatch *batch, guint m, gsize at, guint32 length, const RpSplit *split)
 {
     if (split == NULL) {
-        add_start(batch, m, at, length, RP_ANSWER_NONE);
+        add_start(batch, m, at, length, RP_ANSWER_NONE, 0);
         return;
     }
-    add_start(batch, m, at, split->tokens, split->answer);
+    add_start(batch, m, at, split->tokens, split->answer, 0);
     add_start(batch, m, at + split->tokens, length - split->tokens,
-              split->answer == RP_ANSWER_CHOSEN ? RP_ANSWER_REJECTED : RP_ANSWER_KL);
+              split->answer == RP_ANSWER_CHOSEN ? RP_ANSWER_REJECTED : RP_ANSWER_KL, split->shared);
 }
 
 /* @first_row: of the part, in the iteration. @splits: RpSplit of the samples of the part */
@@ -457,8 +480,11 @@ set_starts(RpTokenBatch *batch, const GArray *placed, const GArray *splits, gsiz
     const gsize n_rows = count_rows(batch->micro_batches, batch->sequences);
     guint i = 0, n_splits = 0;
 
-    for (guint m = 0; m < batch->micro_batches; m++)
+    for (guint m = 0; m < batch->micro_batches; m++) {
         batch->n_starts[m] = batch->longest[m] = 0;
+        if (batch->preference)
+            batch->n_shared[m] = 0;
+    }
     while (i < placed->len && g_array_index(placed, RpPackPlace, i).row < first_row)
         i++;
     for (gsize row = 0; row < n_rows; row++) {
@@ -473,7 +499,7 @@ set_starts(RpTokenBatch *batch, const GArray *placed, const GArray *splits, gsiz
             add_sample_start(batch, m, first + place->at, place->length, split);
         }
         add_start(batch, m, first + batch->lengths[row],
-                  (guint32)(batch->tokens - batch->lengths[row]), RP_ANSWER_NONE);
+                  (guint32)(batch->tokens - batch->lengths[row]), RP_ANSWER_NONE, 0);
     }
 }
 

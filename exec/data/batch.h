@@ -18,6 +18,12 @@
  *   starts      0              3         5 (6)
  *   answers     CHOSEN         REJECTED  NONE
  *
+ *   input_ids   p    q    a    b    q    x    pad     the same where its documents share all of the prompt but its last
+ *   targets   -100   a    b  -100   x  -100  -100     token, so that each target has a token of its own before it
+ *   starts      0                   4         6 (7)
+ *   shared      0                   1         0       positions of the second begin behind the shared tokens, which it
+ *                                                     sees, and it sees nothing else of the first
+ *
  * The shift by one is done here, once: labels in files stand beside their own token, as Hugging
  * Face has them, where the model shifts. So the loss of a row is that of its target, whatever
  * chunk of rows the head works on.
@@ -65,6 +71,8 @@ typedef struct {
     guint64 *n_micro_targets; /* [M]: unmasked targets; may be 0 */
     gboolean preference;      /* samples are two documents; the fields below are set: */
     guint8 *answers;          /* [M][b × s]: RpAnswerKind of each of @starts */
+    guint32 *shared;   /* [M][b × s]: tokens that each shares with the document before (RpSplit) */
+    guint32 *n_shared; /* [M]: documents that share some */
     /* [M][b × s]: the reference's log-probability of each of @starts; 0 until somebody scores it */
     float *references;
     guint64 iteration; /* from 1 up, over the whole run */
@@ -95,8 +103,9 @@ const gint32 *rp_token_batch_targets(const RpTokenBatch *batch, guint m);
 /* In a packed batch: where the samples of micro-batch @m begin, one number a sample, and the end. */
 const gint32 *rp_token_batch_starts(const RpTokenBatch *batch, guint m);
 
-/* In a batch of preferences: RpAnswerKind of each of these, and the reference's log-probabilities. */
+/* In a batch of preferences: RpAnswerKind of each of these, shared tokens, and the reference's log-probabilities. */
 const guint8 *rp_token_batch_answers(const RpTokenBatch *batch, guint m);
+const guint32 *rp_token_batch_shared(const RpTokenBatch *batch, guint m);
 float *rp_token_batch_references(const RpTokenBatch *batch, guint m);
 
 /**
@@ -110,14 +119,15 @@ void rp_token_batch_get_references(const RpTokenBatch *batch, float *references)
 
 /**
  * rp_batch_cut_first:
- * @first: tokens of the first of two documents of a sample of @n_tokens
+ * @split: of a sample of @n_tokens
  * @length: tokens that there is space for
  *
- * The shorter document keeps all of its tokens if these are at most half of the space; the longer one loses its end.
+ * The shorter document keeps all of its tokens if these are at most half of the space that shared ones leave; the longer
+ * one loses its end.
  *
  * Returns: tokens that stay of the first; the second has the rest of @length
  */
-guint32 rp_batch_cut_first(guint32 first, guint64 n_tokens, guint32 length);
+guint32 rp_batch_cut_first(RpSplit split, guint64 n_tokens, guint32 length);
 
 /* Whether each of two documents that are cut so has something to learn. @sample: all of it */
 gboolean rp_batch_cut_is_learned(const RpSample *sample, guint32 length);

@@ -41,27 +41,35 @@ word_at(const guint8 *words, gsize index)
     return GUINT32_FROM_LE(word);
 }
 
-/* @word: behind the words of the sample */
+/* Words behind those of a sample's tokens. */
+static guint
+words_of_split(const RpCacheEntry *entry)
+{
+    return (entry->n_tokens & RP_CACHE_SPLIT ? 1 : 0) + (entry->n_tokens & RP_CACHE_SHARED ? 1 : 0);
+}
+
+/* @word: behind the words of the sample, @n_words of it */
 static gboolean
-read_split(const Cache *cache, guint64 word, RpSample *sample, GError **error)
+read_split(const Cache *cache, guint64 word, guint n_words, RpSample *sample, GError **error)
 {
     g_autofree guint8 *scratch = NULL;
     const guint8 *bytes =
         rp_data_bytes_get(cache->bytes, RP_CACHE_HEADER_BYTES + word * sizeof(guint32),
-                          sizeof(guint32), &scratch, error);
+                          n_words * sizeof(guint32), &scratch, error);
 
     if (bytes == NULL)
         return FALSE;
     const guint32 split = word_at(bytes, 0);
     const guint32 tokens = split & ((1u << RP_CACHE_ANSWER_SHIFT) - 1);
-    if (tokens == 0 || tokens >= sample->n_tokens) {
+    const guint32 shared = n_words > 1 ? word_at(bytes, 1) : 0;
+    if (tokens == 0 || tokens >= sample->n_tokens || shared >= tokens) {
         g_set_error(error, RP_DATASET_ERROR, RP_DATASET_ERROR_SAMPLE,
                     "%s: expected two documents in a sample, found another: the file is damaged; "
                     "remove it",
                     rp_data_bytes_name(cache->bytes));
         return FALSE;
     }
-    sample->split = (RpSplit){tokens, (guint8)(split >> RP_CACHE_ANSWER_SHIFT)};
+    sample->split = (RpSplit){tokens, (guint8)(split >> RP_CACHE_ANSWER_SHIFT), shared};
     return TRUE;
 }
 
@@ -71,7 +79,7 @@ cache_read(gconstpointer source, guint64 index, RpSample *sample, GError **error
     const Cache *cache = source;
     const RpCacheEntry entry = entry_of(cache, index);
     const gboolean apart = (entry.n_tokens & RP_CACHE_APART) != 0;
-    const gboolean split = (entry.n_tokens & RP_CACHE_SPLIT) != 0;
+    const guint n_split = words_of_split(&entry);
     const guint32 n = entry.n_tokens & ~RP_CACHE_FLAGS;
     const gsize stored = MIN(n, sample->capacity);
     g_autofree guint8 *scratch = NULL;
@@ -97,7 +105,8 @@ cache_read(gconstpointer source, guint64 index, RpSample *sample, GError **error
         sample->labels[t] = label & RP_CACHE_MASKED ? RP_LABEL_MASKED : (gint32)label;
     }
     sample->n_tokens = n;
-    return !split || read_split(cache, entry.word + (apart ? 2 * (guint64)n : n), sample, error);
+    return n_split == 0 ||
+           read_split(cache, entry.word + (apart ? 2 * (guint64)n : n), n_split, sample, error);
 }
 
 static char *
@@ -153,8 +162,8 @@ check_entries(const Cache *cache)
     for (guint64 i = 0; i < header->n_samples; i++) {
         const RpCacheEntry entry = entry_of(cache, i);
         const guint64 n = entry.n_tokens & ~RP_CACHE_FLAGS;
-        const guint64 words = (entry.n_tokens & RP_CACHE_APART ? 2 * n : n) +
-                              (entry.n_tokens & RP_CACHE_SPLIT ? 1 : 0);
+        const guint64 words =
+            (entry.n_tokens & RP_CACHE_APART ? 2 * n : n) + words_of_split(&entry);
 
         if (n == 0 || entry.file >= cache->n_names || entry.word > header->n_words ||
             words > header->n_words - entry.word)

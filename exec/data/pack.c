@@ -406,8 +406,9 @@ rp_packer_survey(RpPacker *packer, const RpDataState *state, guint64 most, RpPac
         for (guint i = 0; i < placed->len; i++) {
             const double length = g_array_index(placed, RpPackPlace, i).length;
             tokens += length;
-            /* documents of a preference see nothing of each other, and are about as long */
-            squares += length * length / (packer->options.preference ? 2 : 1);
+            /* tokens of two documents see nothing of each other, and are about as many */
+            const double own = packer->options.preference ? 1 - packer->options.shared : 0;
+            squares += length * length * (1 - own * own / 2);
         }
         for (gsize row = 0; row < packer->n_rows && !ended; row++) {
             const double padding = s - packer->used[row];

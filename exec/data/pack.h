@@ -128,6 +128,7 @@ typedef struct {
     guint sequences;     /* b of a micro-batch */
     guint tokens;        /* s of a sequence */
     gboolean preference; /* samples are two documents each; they are packed */
+    double shared;       /* tokens of samples that both documents share, of all; for surveys */
     guint labels;  /* words at the end of a sample that are learned; 0: all that have labels */
     gint32 pad_id; /* an id of the vocabulary; where it stands nothing is learned */
     gboolean shuffle;

@@ -272,15 +272,17 @@ set_places(RpDeviceAction *action, const RpDeviceActionOps *ops, GError **error)
     gint32 *places = map->places + map->most_places * action->device;
 
     if (batch->packed) {
-        action->call.n_samples = batch->n_starts[m];
+        action->call.has_gaps = batch->preference && batch->n_shared[m] > 0;
+        action->call.n_samples = batch->n_starts[m] - (batch->preference ? batch->n_shared[m] : 0);
         action->call.longest = batch->longest[m];
     }
     if (rp_task_is_piece(task) && task->first_step > 0)
         return TRUE; /* they are there */
     gsize n = batch->packed
                   ? rp_network_places(map->network, lengths, rp_token_batch_starts(batch, m),
+                                      batch->preference ? rp_token_batch_shared(batch, m) : NULL,
                                       batch->n_starts[m], places)
-                  : rp_network_places(map->network, lengths, NULL, 0, places);
+                  : rp_network_places(map->network, lengths, NULL, NULL, 0, places);
     return ops->set_places(action, places, n, error);
 }
 

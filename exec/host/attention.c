@@ -10,7 +10,8 @@
  * q, out: [T,heads,D]; k, v: [T,kv_heads,D]; lse: [heads,T]. Forward keeps a running maximum and
  * sum per query (FlashAttention-2, algorithm 1). Backward adds up dq over key blocks in a block's
  * buffer, dk and dv over the heads of a group, then query blocks, in a sequence's buffer: fp32,
- * always in ascending order. Blocks are multiplied by OpenBLAS.
+ * always in ascending order. Blocks are multiplied by OpenBLAS. Queries behind a gap begin a block, and its borders end
+ * blocks of keys, so that a row sees columns of a block without a hole.
  */
 #include "exec/host/host-private.h"
 
@@ -31,6 +32,7 @@ typedef struct {
 typedef struct {
     const RpAttentionArgs *args;
     size_t start, length; /* the sequence's first token, and its tokens */
+    size_t gap, gap_end;  /* keys that no query from @gap_end on sees; both 0: none */
     size_t head, kv_head;
     size_t query, queries; /* first and number */
     size_t key, keys;
@@ -112,6 +114,30 @@ first_key(const RpAttentionArgs *args, size_t query)
     return (query + 1 - args->window) / RP_BLOCK * RP_BLOCK;
 }
 
+/* Finds the block of queries from place->query on. Returns: whether there is one */
+static gboolean
+find_queries(Place *place)
+{
+    const size_t end = place->query < place->gap_end ? place->gap_end : place->length;
+
+    place->queries = MIN(RP_BLOCK, end - place->query);
+    return place->queries > 0;
+}
+
+/* Finds the block of keys from place->key on. Returns: whether there is one that a query of the block sees */
+static gboolean
+find_keys(Place *place)
+{
+    const gboolean behind = place->query >= place->gap_end;
+    const size_t past = place->query + place->queries;
+
+    if (behind && place->key == place->gap)
+        place->key = MAX(place->key, place->gap_end);
+    place->keys =
+        MIN(RP_BLOCK, (behind && place->key < place->gap ? place->gap : past) - place->key);
+    return place->keys > 0;
+}
+
 /* Finds the columns of the block that row @row sees: [*begin, *end), *begin <= *end. */
 static void
 visible(const Place *place, size_t row, size_t *begin, size_t *end)
@@ -134,6 +160,10 @@ for_each_kv_head(const RpAttentionArgs *args, void (*work)(Place *place, void *w
         Place place = {.args = args, .start = start};
 
         place.length = (size_t)args->starts[s + 1] - start;
+        if (args->gaps != NULL) {
+            place.gap = (size_t)args->gaps[2 * s];
+            place.gap_end = (size_t)args->gaps[2 * s + 1];
+        }
         g_assert(place.length <= args->max_length);
         for (place.kv_head = 0; place.kv_head < args->kv_heads; place.kv_head++)
             work(&place, args->workspace);
@@ -204,16 +234,13 @@ forward_queries(Place *place, const Forward *f)
     const RpAttentionArgs *args = place->args;
     const size_t D = args->head_size;
     const Rows q = load_queries(place, args->q, f->q);
-    const size_t past = place->query + place->queries;
 
     memset(f->out, 0, place->queries * D * sizeof *f->out);
     for (size_t row = 0; row < place->queries; row++) {
         f->maximum[row] = -INFINITY;
         f->sum[row] = 0;
     }
-    for (place->key = first_key(args, place->query); place->key < past; place->key += RP_BLOCK) {
-        place->keys = MIN(RP_BLOCK, past - place->key);
-
+    for (place->key = first_key(args, place->query); find_keys(place); place->key += place->keys) {
         const Rows k = load_keys(place, args->k, f->k);
         const Rows v = load_values(place, f->v);
         const Rows scores = {f->scores, place->keys};
@@ -244,10 +271,8 @@ forward_kv_head(Place *place, void *workspace)
 
     for (size_t g = 0; g < group; g++) {
         place->head = place->kv_head * group + g;
-        for (place->query = 0; place->query < place->length; place->query += RP_BLOCK) {
-            place->queries = MIN(RP_BLOCK, place->length - place->query);
+        for (place->query = 0; find_queries(place); place->query += place->queries)
             forward_queries(place, &f);
-        }
     }
 }
 
@@ -345,16 +370,13 @@ backward_queries(Place *place, const Backward *b)
     const Rows q = load_queries(place, args->q, b->q);
     const Rows out = load_queries(place, args->out, b->out);
     const Rows d_out = load_queries(place, args->d_out, b->d_out);
-    const size_t past = place->query + place->queries;
 
     for (size_t row = 0; row < place->queries; row++)
         b->delta[row] =
             rp_host_dot(d_out.data + row * d_out.stride, out.data + row * out.stride, D);
     memset(b->dq, 0, place->queries * D * sizeof *b->dq);
-    for (place->key = first_key(args, place->query); place->key < past; place->key += RP_BLOCK) {
-        place->keys = MIN(RP_BLOCK, past - place->key);
+    for (place->key = first_key(args, place->query); find_keys(place); place->key += place->keys)
         backward_block(place, b, q, d_out);
-    }
     store_rows(args, args->dq, place->start + place->query, place->queries,
                row_heads(args, args->heads), place->head, b->dq);
 }
@@ -371,10 +393,8 @@ backward_kv_head(Place *place, void *workspace)
     memset(b.dv, 0, values * sizeof *b.dv);
     for (size_t g = 0; g < group; g++) {
         place->head = place->kv_head * group + g;
-        for (place->query = 0; place->query < place->length; place->query += RP_BLOCK) {
-            place->queries = MIN(RP_BLOCK, place->length - place->query);
+        for (place->query = 0; find_queries(place); place->query += place->queries)
             backward_queries(place, &b);
-        }
     }
     const size_t row = row_heads(args, args->kv_heads);
 

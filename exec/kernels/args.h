@@ -252,7 +252,7 @@ typedef enum {
 
 /*
  * Per sequence and query head, query i of its length L, key j, kv head = h / (heads / kv_heads):
- * i sees j if i - window < j <= i (window 0: all j <= i).
+ * i sees j if i - window < j <= i (window 0: all j <= i); behind a gap of keys, if i >= its end, no j within it.
  * forward:   S = scale q k^T;  lse[i] = log sum_j exp S[i,j]
  *            out[i] = sum_j exp(S[i,j] - lse[i]) v[j]
  * backward:  P = exp(S - lse);  delta[i] = d_out[i] . out[i]
@@ -270,12 +270,14 @@ typedef struct {
     /* shapes that it cannot do are left to the built-in one */
     RpAttentionChoice choice;
     const int32_t *starts; /* [sequences+1]: first tokens; the last is T */
-    const void *q;         /* [T,heads,D] */
-    const void *k, *v;     /* [T,kv_heads,D] */
-    void *out;             /* [T,heads,D]; backward: in */
-    float *lse;            /* [heads,T]; forward: out, backward: in */
-    const void *d_out;     /* backward: [T,heads,D] */
-    void *dq, *dk, *dv;    /* backward: as q, k, v */
+    /* NULL, or [sequences][2]: first key of the sequence's gap, > 0, and the gap's end; both 0: none. Not with a window */
+    const int32_t *gaps;
+    const void *q;      /* [T,heads,D] */
+    const void *k, *v;  /* [T,kv_heads,D] */
+    void *out;          /* [T,heads,D]; backward: in */
+    float *lse;         /* [heads,T]; forward: out, backward: in */
+    const void *d_out;  /* backward: [T,heads,D] */
+    void *dq, *dk, *dv; /* backward: as q, k, v */
     /* 0, or heads from a token to the next: v, dq, dk and dv are columns of matrices */
     size_t row_heads;
     void *workspace;

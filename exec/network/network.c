@@ -179,6 +179,13 @@ table_tokens(const RpNetwork *network)
                                              : network->options.tokens;
 }
 
+/* Numbers of gaps. */
+static gsize
+most_gaps(const RpNetwork *network)
+{
+    return rp_preference_is_used(&network->options.preference) ? 2 * network->tokens : 0;
+}
+
 static RpConstants
 constants_of(const RpNetwork *network)
 {
@@ -196,7 +203,7 @@ constants_of(const RpNetwork *network)
     }
     if (network->options.packed_tokens > 0) { /* at once behind positions: one copy has both */
         at.starts = at.positions + network->tokens * sizeof(gint32);
-        at.bytes = aligned(at.starts + (network->tokens + 1) * sizeof(gint32));
+        at.bytes = aligned(at.starts + (network->tokens + 1 + most_gaps(network)) * sizeof(gint32));
         return at;
     }
     at.starts = at.positions + aligned(network->tokens * sizeof(gint32));
@@ -230,15 +237,36 @@ gsize
 rp_network_most_places(const RpNetwork *network)
 {
     g_return_val_if_fail(network, 0);
-    return n_lengths(network) + (network->options.packed_tokens > 0 ? 2 * network->tokens + 1 : 0);
+    return n_lengths(network) +
+           (network->options.packed_tokens > 0 ? 2 * network->tokens + 1 + most_gaps(network) : 0);
+}
+
+/* @starts: of sequences. Returns: numbers of their gaps */
+static gsize
+set_gaps(const gint32 *documents, const guint32 *shared, guint n, const gint32 *starts,
+         gint32 *gaps)
+{
+    gsize s = 0;
+
+    for (guint i = 0; i < n; i++) {
+        if (shared[i] == 0) {
+            gaps[2 * s] = gaps[2 * s + 1] = 0;
+            s++;
+        } else {
+            gaps[2 * s - 2] = (gint32)shared[i];
+            gaps[2 * s - 1] = documents[i] - starts[s - 1];
+        }
+    }
+    return 2 * s;
 }
 
 gsize
-rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32 *starts, guint n,
-                  gint32 *places)
+rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32 *starts,
+                  const guint32 *shared, guint n, gint32 *places)
 {
     const size_t T = network->tokens;
     const gsize before = n_lengths(network);
+    gsize s = 0;
 
     for (gsize b = 0; b < before; b++)
         places[b] = (gint32)lengths[b];
@@ -246,11 +274,19 @@ rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32
         return before;
     places += before;
     g_return_val_if_fail(n > 0 && n <= T && starts[0] == 0 && starts[n] == (gint32)T, 0);
-    for (guint i = 0; i < n; i++)
+    gint32 *sequences = places + T;
+
+    for (guint i = 0; i < n; i++) {
+        const gint32 first = shared != NULL ? (gint32)shared[i] : 0;
+
+        if (first == 0)
+            sequences[s++] = starts[i];
         for (gint32 t = starts[i]; t < starts[i + 1]; t++)
-            places[t] = t - starts[i];
-    memcpy(places + T, starts, ((gsize)n + 1) * sizeof *starts);
-    return before + T + n + 1;
+            places[t] = first + t - starts[i];
+    }
+    sequences[s] = starts[n];
+    return before + T + s + 1 +
+           (s < n ? set_gaps(starts, shared, n, sequences, sequences + s + 1) : 0);
 }
 
 /* Default starts of samples: sequences, packed ones divided. @starts: %NULL: not wanted. Returns:

@@ -117,8 +117,8 @@ RpProfile *rp_network_profile(const RpNetwork *network);
 void rp_network_set_rope_tokens(RpNetwork *network, guint tokens);
 
 /* Constants that every device needs once, beside the plan's buffers that come and go: rope tables,
- * positions [T], sequence starts [B+1], packed: starts of samples [T+1], with an auxiliary loss:
- * lengths of sequences [B]. Multiple of 256. */
+ * positions [T], sequence starts [B+1], packed: starts of samples [T+1], of preferences their gaps [T][2], with an auxiliary
+ * loss: lengths of sequences [B]. Multiple of 256. */
 guint64 rp_network_constant_bytes(const RpNetwork *network);
 /* Fills them into host memory at @constants (64-byte aligned); packed: with typical samples, and
  * sequences without padding. */
@@ -128,16 +128,18 @@ void rp_network_fill_constants(const RpNetwork *network, void *constants);
  * rp_network_places:
  * @lengths: [B]: tokens of sequences before their padding; read with an auxiliary loss
  * @starts: packed: [n + 1]: first tokens of a micro-batch's samples, and T
+ * @shared: (nullable): [n]: tokens of the sample before that each begins with, and stands without
  * @places: (out): space for rp_network_most_places()
  *
  * Computes the numbers that a micro-batch puts into the constants, from rp_network_places_byte()
  * on, before its calls: with an auxiliary loss @lengths; packed: positions, which begin at 0 with
- * each sample, and @starts.
+ * each sample, and @starts. Samples of shared tokens are a branch of the one before: their positions begin behind these,
+ * and both have one start; gaps of all (RpAttentionArgs) stand behind the starts then.
  *
  * Returns: number of them
  */
 gsize rp_network_places(const RpNetwork *network, const guint32 *lengths, const gint32 *starts,
-                        guint n, gint32 *places);
+                        const guint32 *shared, guint n, gint32 *places);
 gsize rp_network_places_byte(const RpNetwork *network);
 /* 0: nothing of a micro-batch goes there. */
 gsize rp_network_most_places(const RpNetwork *network);
@@ -216,8 +218,9 @@ typedef struct {
     RpResidents residents;    /* beside them */
     const void *input;        /* input of the first layer */
     const RpCacheCall *cache; /* where options have one; else not read */
-    guint n_samples;          /* packed: whose places are in the constants; 0: the typical ones */
+    guint n_samples;          /* packed: starts in the constants; 0: the typical ones */
     guint longest;            /* the longest of these, tokens */
+    gboolean has_gaps;        /* gaps stand behind the starts */
 
     /* forward: the input of layer boundaries[i] goes to @output + i hidden states. boundaries[0] is
      * the end of the stage, the others lie inside it. recompute: the same of the end. backward,

@@ -342,6 +342,8 @@ complete_attention(const RpPass *pass, RpAttentionArgs *args)
             : RP_ATTENTION_BUILTIN;
     args->workspace = pass->kernel_workspace;
     args->starts = starts_of(pass);
+    args->gaps =
+        !pass->measuring && pass->call->has_gaps ? args->starts + args->sequences + 1 : NULL;
 }
 
 void

@@ -122,6 +122,26 @@ add_to_key(guint64 *key, guint64 number)
     *key = rp_hash64(numbers, sizeof numbers, 0);
 }
 
+/* Whether the answers of a pair stand behind one prompt. It is for models of which a token sees the same then: its
+ * positions alone count, and all before it. Noise would be one of both answers, and the auxiliary loss counts tokens. */
+static gboolean
+shares_prompts(const RpRunSpec *run, const RpModel *model)
+{
+    const double aux_loss =
+        run->router_aux_loss < 0 ? model->router_aux_loss : run->router_aux_loss;
+
+    if (!rp_objective_info((RpObjective)run->objective)->has_pairs || run->lora.dropout > 0 ||
+        run->neftune_alpha > 0 || (model->experts > 1 && aux_loss > 0))
+        return FALSE;
+    for (guint b = 0; b < model->blocks; b++) {
+        const guint window = rp_model_block_window(model, b);
+
+        if (rp_model_block_is_delta(model, b) || (window > 0 && window < run->sequence_length))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean
 make_key(const RpSamplesSource *source, char *const *files, const RpChat *chat, guint64 *key,
          GError **error)
@@ -137,7 +157,8 @@ make_key(const RpSamplesSource *source, char *const *files, const RpChat *chat, 
     add_to_key(key, source->config->vocab);
     add_to_key(key, source->run->skip_bad_samples != 0);
     if (source->run->objective != RP_OBJECTIVE_SFT) /* samples of pairs, or of labelled answers */
-        add_to_key(key, rp_objective_info((RpObjective)source->run->objective)->has_pairs);
+        add_to_key(key, rp_objective_info((RpObjective)source->run->objective)->has_pairs +
+                            shares_prompts(source->run, source->config));
     if (chat == NULL)
         return TRUE;
     g_autofree char *tokenizer = g_build_filename(source->model, "tokenizer.json", NULL);
@@ -219,7 +240,8 @@ open_cache(const RpSamplesSource *source, char *const *files, gboolean texts,
     g_autoptr(RpTokenizer) tokenizer = NULL;
     g_autoptr(RpChat) chat = NULL;
     RpEncoderOptions options = {.vocabulary = source->config->vocab,
-                                .objective = (RpObjective)source->run->objective};
+                                .objective = (RpObjective)source->run->objective,
+                                .shares = shares_prompts(source->run, source->config)};
     guint64 key;
 
     if (texts) {
@@ -542,14 +564,14 @@ useful_unpacked(const RpTrainJob *job)
     return (all - cut) / ((double)(data->n_samples - data->n_truncated_samples) * s);
 }
 
-/* Targets of the samples' tokens, of some samples all over the data. */
+/* Targets of the samples' tokens, and shared ones, of some samples all over the data. */
 static gboolean
-sample_targets(const RpTrainJob *job, double *targets, GError **error)
+sample_targets(const RpTrainJob *job, double *targets, double *shared, GError **error)
 {
     const guint64 n = job->summary.n_samples, step = MAX(1, n / SAMPLED);
     const gsize space = (gsize)job->run->sequence_length;
     g_autofree gint32 *ids = g_new(gint32, space), *labels = g_new(gint32, space);
-    guint64 n_tokens = 0, n_targets = 0;
+    guint64 n_tokens = 0, n_targets = 0, n_shared = 0;
 
     for (guint64 i = 0; i < n; i += step) {
         RpSample sample = {.input_ids = ids, .labels = labels, .capacity = space};
@@ -560,10 +582,12 @@ sample_targets(const RpTrainJob *job, double *targets, GError **error)
             continue;
         const gsize length = (gsize)MIN(sample.n_tokens, space);
         n_tokens += length;
+        n_shared += MIN(sample.split.shared, length);
         for (gsize t = 1; t < length; t++)
             n_targets += labels[t] != RP_LABEL_MASKED;
     }
     *targets = n_tokens > 0 ? (double)n_targets / (double)n_tokens : 1;
+    *shared = (double)n_shared / (double)MAX(1, n_tokens);
     return TRUE;
 }
 
@@ -581,7 +605,7 @@ survey(RpTrainJob *job, GError **error)
         job->network.packed_tokens = job->batcher.packing ? job->batcher.tokens : 0;
         return TRUE;
     }
-    if (!sample_targets(job, &targets, error))
+    if (!sample_targets(job, &targets, &few.shared, error))
         return FALSE;
     job->useful = job->useful_unpacked = useful_unpacked(job);
     job->targets = job->config.custom != NULL ? 1 : job->useful * targets;

@@ -9,7 +9,8 @@ run(const RpAttentionArgs *args, const float *delta, bool backwards)
 {
     const auto thread = [](const RpAttentionArgs &some, const AttentionGrid &grid,
                            const BackwardScratch &scratch, unsigned *numbers) {
-        differentiate_all<T, 64>(some, grid, scratch, numbers, 0);
+        (some.gaps != nullptr ? differentiate_all<T, 64, true> : differentiate_all<T, 64, false>)(
+            some, grid, scratch, numbers, 0);
     };
 
     soft_run_blocks(args, delta, {KEYS, Shared<64>::BYTES, thread}, backwards);

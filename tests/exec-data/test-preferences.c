@@ -16,7 +16,7 @@ typedef struct {
 } Fixture;
 
 /* Documents of sample i: two tokens of prompt, i, and then as many of an answer as these have; every third is an
- * undesirable answer with its KL document, the others are pairs. */
+ * undesirable answer with its KL document, the others are pairs, half of which share the first token. */
 static guint
 answer_tokens(guint i, guint document)
 {
@@ -26,14 +26,16 @@ answer_tokens(guint i, guint document)
 static void
 make_sample(guint i, gint32 *ids, gint32 *labels, guint32 *n, RpSplit *split)
 {
+    const guint shared = i % 3 == 1;
+
     *n = 0;
     for (guint d = 0; d < 2; d++) {
-        for (guint t = 0; t < PROMPT + answer_tokens(i, d); t++, (*n)++) {
+        for (guint t = d * shared; t < PROMPT + answer_tokens(i, d); t++, (*n)++) {
             ids[*n] = (gint32)(t < PROMPT ? i : 100 + 50 * d + t);
             labels[*n] = t < PROMPT ? RP_LABEL_MASKED : ids[*n];
         }
         if (d == 0)
-            *split = (RpSplit){*n, i % 3 == 2 ? RP_ANSWER_UNDESIRABLE : RP_ANSWER_CHOSEN};
+            *split = (RpSplit){*n, i % 3 == 2 ? RP_ANSWER_UNDESIRABLE : RP_ANSWER_CHOSEN, shared};
     }
 }
 
@@ -113,9 +115,12 @@ assert_micro_batch(const RpTokenBatch *batch, guint m, const guint64 *samples,
 {
     const gint32 *starts = rp_token_batch_starts(batch, m);
     const guint8 *answers = rp_token_batch_answers(batch, m);
-    guint n = 0;
+    const guint32 *shared = rp_token_batch_shared(batch, m);
+    guint32 n = 0, n_shared = 0, longest = 0;
 
     for (guint d = 0; d < batch->n_starts[m]; d++) {
+        longest = MAX(longest, (guint32)(starts[d + 1] - starts[shared[d] > 0 ? d - 1 : d]));
+        assert_true(shared[d] == 0 || answers[d] == RP_ANSWER_REJECTED);
         if (answers[d] == RP_ANSWER_NONE)
             continue;
         const guint sample = (guint)samples[n++];
@@ -123,6 +128,9 @@ assert_micro_batch(const RpTokenBatch *batch, guint m, const guint64 *samples,
 
         assert_int_equal(answers[d], pair ? RP_ANSWER_CHOSEN : RP_ANSWER_UNDESIRABLE);
         assert_int_equal(answers[d + 1], pair ? RP_ANSWER_REJECTED : RP_ANSWER_KL);
+        assert_int_equal(shared[d + 1], sample % 3 == 1);
+        n_shared += shared[d + 1];
+        longest = MAX(longest, (guint32)(starts[d + 2] - starts[shared[d + 1] > 0 ? d : d + 1]));
         /* one row has both */
         assert_int_equal(starts[d] / (gint32)batch->tokens,
                          (starts[d + 2] - 1) / (gint32)batch->tokens);
@@ -136,6 +144,8 @@ assert_micro_batch(const RpTokenBatch *batch, guint m, const guint64 *samples,
                         (references != NULL ? references[2 * sample + k] : 0));
         }
     }
+    assert_int_equal(n_shared, batch->n_shared[m]);
+    assert_int_equal(longest, batch->longest[m]);
     return n;
 }
 
@@ -185,11 +195,17 @@ RP_TEST_OF(cuts_the_ends_of_answers, Fixture *f)
     } while (batch->n_samples > 0);
     assert_int_equal(n, N);
     assert_true(n_cut > 5);
-    assert_int_equal(rp_batch_cut_first(5, 9, 12), 5);
-    assert_int_equal(rp_batch_cut_first(5, 30, 12), 5);
-    assert_int_equal(rp_batch_cut_first(30, 34, 12), 8);
-    assert_int_equal(rp_batch_cut_first(30, 60, 12), 6);
-    assert_int_equal(rp_batch_cut_first(30, 60, 13), 6);
+    assert_int_equal(rp_batch_cut_first((RpSplit){5}, 9, 12), 5);
+    assert_int_equal(rp_batch_cut_first((RpSplit){5}, 30, 12), 5);
+    assert_int_equal(rp_batch_cut_first((RpSplit){30}, 34, 12), 8);
+    assert_int_equal(rp_batch_cut_first((RpSplit){30}, 60, 12), 6);
+    assert_int_equal(rp_batch_cut_first((RpSplit){30}, 60, 13), 6);
+    /* of the space that four shared tokens leave */
+    assert_int_equal(rp_batch_cut_first((RpSplit){9, 0, 4}, 12, 12), 9);
+    assert_int_equal(rp_batch_cut_first((RpSplit){8, 0, 4}, 30, 12), 8);
+    assert_int_equal(rp_batch_cut_first((RpSplit){30, 0, 4}, 33, 12), 9);
+    assert_int_equal(rp_batch_cut_first((RpSplit){30, 0, 4}, 60, 12), 8);
+    assert_int_equal(rp_batch_cut_first((RpSplit){30, 0, 14}, 60, 12), 12);
 }
 
 /* Made by one batch, put into another of another order. */

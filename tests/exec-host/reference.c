@@ -92,20 +92,19 @@ reference_rope(size_t tokens, size_t heads, size_t head_size, const int32_t *pos
     }
 }
 
-static size_t
-sequence_start(const RpAttentionArgs *shape, size_t token)
-{
-    size_t s = 0;
-
-    while ((size_t)shape->starts[s + 1] <= token)
-        s++;
-    return (size_t)shape->starts[s];
-}
-
 static gboolean
 sees(const RpAttentionArgs *shape, size_t i, size_t j)
 {
-    return j <= i && j >= sequence_start(shape, i) && (shape->window == 0 || i - j < shape->window);
+    size_t s = 0;
+
+    while ((size_t)shape->starts[s + 1] <= i)
+        s++;
+    const size_t start = (size_t)shape->starts[s];
+    const size_t gap = shape->gaps != NULL ? start + (size_t)shape->gaps[2 * s] : 0;
+    const size_t gap_end = shape->gaps != NULL ? start + (size_t)shape->gaps[2 * s + 1] : 0;
+
+    return j <= i && j >= start && (shape->window == 0 || i - j < shape->window) &&
+           !(j >= gap && j < gap_end && i >= gap_end);
 }
 
 static double

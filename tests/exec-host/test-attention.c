@@ -7,6 +7,7 @@ typedef struct {
     const char *what;
     size_t heads, kv_heads, head_size, window;
     int32_t lengths[8]; /* up to the first 0 */
+    int32_t gaps[8];    /* first key and end, of each sequence */
 } Shape;
 
 static const Shape shapes[] = {
@@ -22,6 +23,9 @@ static const Shape shapes[] = {
     {"window of a block and two", 2, 1, 8, 66, {193}},
     {"window beyond a block", 2, 2, 8, 70, {200, 69}},
     {"window beyond the sequence", 2, 1, 8, 1000, {77}},
+    {"gap within a block", 2, 1, 8, 0, {40}, {7, 19}},
+    {"gap over blocks, packed", 4, 2, 9, 0, {200, 5, 70, 3}, {70, 150, 0, 0, 64, 68, 1, 2}},
+    {"gap of whole blocks", 1, 1, 7, 0, {260}, {64, 192}},
 };
 
 /* Sizes, scale and starts. */
@@ -44,6 +48,8 @@ make_args(const Shape *shape, RpDtype dtype)
         args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
     }
     args.tokens = (size_t)starts[args.sequences];
+    if (shape->gaps[1] > 0)
+        args.gaps = shape->gaps;
     return args;
 }
 

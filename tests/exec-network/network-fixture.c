@@ -321,6 +321,7 @@ network_stage(const Model *model, StageVariant variant, RpInterval layers, const
                                                    : run->hidden[layers.first],
                         .n_samples = model->n_samples,
                         .longest = model->longest,
+                        .has_gaps = model->has_gaps,
                         .boundaries = boundaries,
                         .n_boundaries = n_boundaries,
                         .output = output_bytes > 0 ? output : NULL,

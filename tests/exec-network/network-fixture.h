@@ -24,6 +24,7 @@ typedef struct {
     guint8 *constants;
     gint32 *ids, *targets;
     guint n_samples, longest; /* samples that share sequences; 0: as constants were filled */
+    gboolean has_gaps;        /* RpStageCall.has_gaps */
     const gint32 *rows;       /* rows of packed targets, or NULL */
     guint n_rows;
     float scale;

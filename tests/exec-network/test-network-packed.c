@@ -119,23 +119,25 @@ dense(void)
 static RpModel (*const configs[])(void) = {dense,   sliding,     gpt_oss, qwen3_moe,
                                            qwen3_5, qwen3_5_moe, dynamic, longrope};
 
+/* @shared: (nullable): tokens that samples share with the one before */
 static void
-set_places(Model *model)
+set_places(Model *model, const guint32 *shared)
 {
     g_autofree gint32 *places = g_new(gint32, 2 * model->tokens + 1);
-    const gsize n = rp_network_places(model->network, NULL, starts, N_STARTS, places);
+    const gsize n = rp_network_places(model->network, NULL, starts, shared, N_STARTS, places);
 
-    assert_int_equal(n, model->tokens + N_STARTS + 1);
+    assert_int_equal(n, model->tokens + N_STARTS + 1 + (shared != NULL ? 2 * N_STARTS - 3 : 0));
     assert_true(rp_network_places_byte(model->network) + n * sizeof *places <=
                 rp_network_constant_bytes(model->network));
     memcpy(model->constants + rp_network_places_byte(model->network), places, n * sizeof *places);
-    model->n_samples = N_STARTS;
-    model->longest = 9;
+    model->n_samples = N_STARTS - (shared != NULL);
+    model->has_gaps = shared != NULL;
+    model->longest = shared != NULL ? 12 : 9;
 }
 
 /* Random ids and targets, as a batcher leaves them: none across samples, none of padding. */
 static Model *
-packed_model(const RpModel *config, RpDtype dtype)
+packed_model(const RpModel *config, RpDtype dtype, const guint32 *shared)
 {
     const RpNetworkOptions options = {
         .dtype = dtype, .sequences = 2, .tokens = S, .head_chunk = 7, .packed_tokens = 6};
@@ -144,26 +146,31 @@ packed_model(const RpModel *config, RpDtype dtype)
     for (guint i = 0; i < N_STARTS; i++)
         model->targets[starts[i + 1] - 1] = RP_LABEL_MASKED;
     model->targets[22] = RP_LABEL_MASKED;
-    set_places(model);
+    set_places(model, shared);
     model->scale = 1;
     return model;
 }
 
-/* The same samples, each in a sequence of its own. */
+/* The same samples, each in a sequence of its own. Nothing is learned of shared tokens there. */
 static Model *
-model_of_each_alone(const RpModel *config, const Model *packed, RpDtype dtype)
+model_of_each_alone(const RpModel *config, const Model *packed, RpDtype dtype,
+                    const guint32 *shared)
 {
     const RpNetworkOptions options = {
         .dtype = dtype, .sequences = N_SAMPLES, .tokens = S, .head_chunk = 7};
     Model *model = network_random(config, &options);
 
     for (guint i = 0; i < N_SAMPLES; i++) {
+        const guint first = i * S + (shared != NULL ? shared[i] : 0);
+
         for (guint t = 0; t < S; t++) {
             model->ids[i * S + t] = 0;
             model->targets[i * S + t] = RP_LABEL_MASKED;
         }
-        memcpy(model->ids + i * S, packed->ids + starts[i], lengths[i] * sizeof(gint32));
-        memcpy(model->targets + i * S, packed->targets + starts[i], lengths[i] * sizeof(gint32));
+        if (first > i * S)
+            memcpy(model->ids + i * S, packed->ids + starts[i - 1], shared[i] * sizeof(gint32));
+        memcpy(model->ids + first, packed->ids + starts[i], lengths[i] * sizeof(gint32));
+        memcpy(model->targets + first, packed->targets + starts[i], lengths[i] * sizeof(gint32));
     }
     model->scale = 1;
     return model;
@@ -172,10 +179,11 @@ model_of_each_alone(const RpModel *config, const Model *packed, RpDtype dtype)
 /* The order of sums differs, so fp32 leaves some 1e-6 of a gradient; bf16 rounds the outputs of
  * matmuls, whose last bits then differ, to 8 bits. */
 static void
-assert_same_gradients(const RpModel *config, RpDtype dtype, double loss_error, double error)
+assert_same_gradients(const RpModel *config, RpDtype dtype, const guint32 *shared,
+                      double loss_error, double error)
 {
-    Model *packed = packed_model(config, dtype);
-    Model *alone = model_of_each_alone(config, packed, dtype);
+    Model *packed = packed_model(config, dtype, shared);
+    Model *alone = model_of_each_alone(config, packed, dtype, shared);
     const Run one = network_whole(packed), each = network_whole(alone);
 
     if (!(fabs(one.loss / each.loss - 1) <= loss_error))
@@ -197,7 +205,21 @@ RP_TEST(has_the_gradients_of_each_sample_alone)
     for (guint c = 0; c < G_N_ELEMENTS(configs); c++) {
         const RpModel config = configs[c]();
 
-        assert_same_gradients(&config, RP_DTYPE_FP32, 1e-6, 1e-5);
+        assert_same_gradients(&config, RP_DTYPE_FP32, NULL, 1e-6, 1e-5);
+    }
+}
+
+/* The second sample begins with three tokens of the first. */
+RP_TEST(has_them_with_two_samples_behind_one_prompt)
+{
+    static RpModel (*const some[])(void) = {dense, qwen3_moe, dynamic, longrope};
+    static const guint32 shared[N_STARTS] = {0, 3};
+
+    for (guint c = 0; c < G_N_ELEMENTS(some); c++) {
+        const RpModel config = some[c]();
+
+        assert_same_gradients(&config, RP_DTYPE_FP32, shared, 1e-6, 1e-5);
+        assert_same_gradients(&config, RP_DTYPE_BF16, shared, 1e-3, 0.02);
     }
 }
 
@@ -205,8 +227,8 @@ RP_TEST(has_them_in_16_bits)
 {
     const RpModel config = dense(), windows = sliding();
 
-    assert_same_gradients(&config, RP_DTYPE_BF16, 1e-3, 0.02);
-    assert_same_gradients(&windows, RP_DTYPE_BF16, 1e-3, 0.02);
+    assert_same_gradients(&config, RP_DTYPE_BF16, NULL, 1e-3, 0.02);
+    assert_same_gradients(&windows, RP_DTYPE_BF16, NULL, 1e-3, 0.02);
 }
 
 /* Only sample @sample is learned, the others have other tokens each time. Bits stay, but those of experts on
@@ -215,7 +237,7 @@ RP_TEST(has_them_in_16_bits)
 static void
 assert_blind(const RpModel *config, guint sample)
 {
-    Model *model = packed_model(config, RP_DTYPE_FP32);
+    Model *model = packed_model(config, RP_DTYPE_FP32, NULL);
     g_autoptr(GRand) random = g_rand_new_with_seed(4);
     const double error = config->experts <= 1 ? 0 : config->full_period > 0 ? 2e-7 : 1e-7;
     double loss = 0;
@@ -280,7 +302,7 @@ RP_TEST(is_the_same_where_samples_fill_sequences)
     assert_memory_equal(&typical.loss, &expected.loss, sizeof(double));
     const gint32 whole[] = {0, S, 2 * S};
     g_autofree gint32 *places = g_new(gint32, 4 * S + 1);
-    const gsize n = rp_network_places(packed->network, NULL, whole, 2, places);
+    const gsize n = rp_network_places(packed->network, NULL, whole, NULL, 2, places);
     memcpy(packed->constants + rp_network_places_byte(packed->network), places, n * sizeof *places);
     packed->n_samples = 2;
     packed->longest = S;

@@ -98,7 +98,7 @@ set_lengths(const Case *c)
 {
     const guint32 *lengths = find(c, "lengths")->data;
     gint32 *places = host_bytes(rp_network_most_places(c->model->network) * sizeof *places);
-    const gsize n = rp_network_places(c->model->network, lengths, NULL, 0, places);
+    const gsize n = rp_network_places(c->model->network, lengths, NULL, NULL, 0, places);
 
     assert_int_equal(n, rp_network_options(c->model->network)->sequences);
     /* hidden states that cross borders are planned with the values behind them */

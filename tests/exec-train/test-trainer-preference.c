@@ -33,6 +33,7 @@ typedef struct {
     RpSafetensors *wanted;
     RpTrainer *trainer;
     guint micro_batches, sequences, pairs_of_a_row; /* of batches */
+    gboolean shares;
     guint n_done;
     RpStepReport reports[STEPS];
 } Case;
@@ -47,6 +48,7 @@ typedef struct {
     guint each;
     guint micro_batches; /* 0: as the fixture */
     gboolean evaluates;
+    gboolean shares; /* pairs stand behind one prompt */
 } Run;
 
 static char *
@@ -230,6 +232,7 @@ start_case(Case *c, const Run *run)
     c->sequences = options.network.sequences;
     c->micro_batches = options.plan.micro_batches;
     c->pairs_of_a_row = run->each > 0 ? run->each : 2;
+    c->shares = run->shares && c->preference.objective != RP_OBJECTIVE_KTO;
     RpNetwork *network = rp_network_new(c->weights, devices->kernels(), &options.network);
     RpProfile *profile = rp_network_profile(network);
     GError *error = NULL;
@@ -260,23 +263,27 @@ end_case(Case *c)
 
 /* ---- batches ---- */
 
-/* Puts a document at @at of micro-batch @m. Returns: behind it */
+/* Puts a document at @at of micro-batch @m, but for tokens of its prompt that it shares with the one before. Returns:
+ * behind it */
 static guint
 put_document(RpTokenBatch *batch, guint m, guint at, const RpTree *prompt, const RpTree *answer,
-             RpAnswerKind kind)
+             guint shared, RpAnswerKind kind)
 {
     const guint T = batch->sequences * batch->tokens, d = batch->n_starts[m]++;
-    const guint n_prompt = prompt->items->len, n = n_prompt + answer->items->len;
+    const guint n_prompt = prompt->items->len - shared, n = n_prompt + answer->items->len;
     gint32 *ids = batch->input_ids + (gsize)m * T + at,
            *targets = batch->targets + (gsize)m * T + at;
 
     batch->starts[m * (T + 1) + d] = (gint32)at;
     batch->starts[m * (T + 1) + d + 1] = (gint32)(at + n);
     batch->answers[m * T + d] = (guint8)kind;
-    batch->longest[m] = MAX(batch->longest[m], n);
+    batch->shared[m * T + d] = shared;
+    batch->n_shared[m] += shared > 0;
+    batch->longest[m] = MAX(batch->longest[m],
+                            at + n - (guint)batch->starts[m * (T + 1) + (shared > 0 ? d - 1 : d)]);
     batch->n_tokens += n;
     for (guint i = 0; i < n; i++)
-        ids[i] = (gint32)(gint64)(i < n_prompt ? rp_tree_nth(prompt, i)
+        ids[i] = (gint32)(gint64)(i < n_prompt ? rp_tree_nth(prompt, i + shared)
                                                : rp_tree_nth(answer, i - n_prompt))
                      ->number;
     for (guint i = 0; i < n; i++)
@@ -289,20 +296,21 @@ put_document(RpTokenBatch *batch, guint m, guint at, const RpTree *prompt, const
 }
 
 static guint
-put_sample(RpTokenBatch *batch, guint m, guint at, const RpTree *sample, gboolean labelled)
+put_sample(RpTokenBatch *batch, guint m, guint at, const RpTree *sample, gboolean labelled,
+           gboolean shares)
 {
     const RpTree *prompt = rp_tree_find(sample, "prompt");
     const RpTree *first = rp_tree_find(sample, "answers.0");
     const gboolean desirable = rp_tree_find(sample, "desirable")->number > 0;
 
     batch->n_pairs++;
-    at = put_document(batch, m, at, prompt, first,
+    at = put_document(batch, m, at, prompt, first, 0,
                       !labelled   ? RP_ANSWER_CHOSEN
                       : desirable ? RP_ANSWER_DESIRABLE
                                   : RP_ANSWER_UNDESIRABLE);
-    return put_document(batch, m, at, prompt,
-                        rp_tree_find(sample, labelled ? "kl_answer" : "answers.1"),
-                        labelled ? RP_ANSWER_KL : RP_ANSWER_REJECTED);
+    return put_document(
+        batch, m, at, prompt, rp_tree_find(sample, labelled ? "kl_answer" : "answers.1"),
+        shares ? prompt->items->len - 1 : 0, labelled ? RP_ANSWER_KL : RP_ANSWER_REJECTED);
 }
 
 static guint
@@ -316,6 +324,7 @@ put_padding(RpTokenBatch *batch, guint m, guint at, guint end)
     batch->starts[m * (T + 1) + d] = (gint32)at;
     batch->starts[m * (T + 1) + d + 1] = (gint32)end;
     batch->answers[m * T + d] = RP_ANSWER_NONE;
+    batch->shared[m * T + d] = 0;
     batch->longest[m] = MAX(batch->longest[m], end - at);
     for (; at < end; at++) {
         batch->input_ids[m * T + at] = 0;
@@ -346,7 +355,7 @@ make_batch(const Case *c, guint step)
             guint at = row * options.tokens;
 
             for (guint i = 0; i < c->pairs_of_a_row && next < end; i++)
-                at = put_sample(batch, m, at, rp_tree_nth(samples, next++), labelled);
+                at = put_sample(batch, m, at, rp_tree_nth(samples, next++), labelled, c->shares);
             assert_true(at <= (row + 1) * options.tokens);
             batch->lengths[m * options.sequences + row] = at - row * options.tokens;
             (void)put_padding(batch, m, at, (row + 1) * options.tokens);
@@ -512,16 +521,27 @@ RP_TEST(has_the_same_loss_with_each_pair_in_a_row)
                 .devices = 1, .head_chunk = 7, .each = 1, .reference = RP_REFERENCE_PRECOMPUTED});
 }
 
+RP_TEST(has_them_with_both_answers_behind_one_prompt)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(names); i++)
+        assert_first_step(*state, names[i],
+                          &(Run){.devices = 1 + i % 2,
+                                 .head_chunk = 7,
+                                 .reference = RP_REFERENCE_PRECOMPUTED,
+                                 .each = i % 3,
+                                 .shares = TRUE});
+}
+
 /* Scores batches before each step, or all of them before the first. */
 static void
-assert_ten_steps(const Fixture *f, const char *name, guint devices)
+assert_ten_steps(const Fixture *f, const char *name, guint devices, gboolean shares)
 {
     const RpTree *losses;
     RpTokenBatch *batches[STEPS];
     Case c;
 
     load_case(&c, f, name);
-    start_case(&c, &(Run){.devices = devices, .head_chunk = 16});
+    start_case(&c, &(Run){.devices = devices, .head_chunk = 16, .shares = shares});
     losses = rp_tree_find(c.row, "losses");
     for (guint i = 0; i < STEPS; i++)
         batches[i] = make_batch(&c, i);
@@ -546,8 +566,8 @@ assert_ten_steps(const Fixture *f, const char *name, guint devices)
 
 RP_TEST(takes_ten_steps_as_trl_does)
 {
-    for (guint i = 0; i < G_N_ELEMENTS(names); i++)
-        assert_ten_steps(*state, names[i], 1 + i % 2);
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(names); i++)
+        assert_ten_steps(*state, names[i / 2], 1 + i / 2 % 2, i % 2 == 1);
 }
 
 /* References of two steps' batches, before and after these steps. */
@@ -629,7 +649,10 @@ RP_TEST(has_the_same_bits_on_any_number_of_devices)
             Case c;
 
             load_case(&c, *state, some[i]);
-            start_case(&c, &(Run){.devices = devices, .head_chunk = 16, .micro_batches = 4});
+            start_case(&c, &(Run){.devices = devices,
+                                  .head_chunk = 16,
+                                  .micro_batches = 4,
+                                  .shares = i % 2 == 0});
             for (guint s = 0; s < 3; s++) {
                 RpTokenBatch *batch = make_batch(&c, s);
 

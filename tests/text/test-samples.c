@@ -28,6 +28,7 @@ typedef struct {
     RpTokenizer *tokenizer;
     RpChat *chat;
     RpEncoder *encoder;
+    gboolean shares;
     GError *error;
 } Fixture;
 
@@ -277,6 +278,8 @@ sample_of(const char *json, gpointer fixture)
     }
     if (split.answer != RP_ANSWER_NONE)
         g_string_append_printf(text, "kind %u", split.answer);
+    if (split.shared > 0)
+        g_string_append_printf(text, ", shares %u", split.shared);
     return g_strchomp(g_string_free(g_steal_pointer(&text), FALSE));
 }
 
@@ -289,14 +292,21 @@ static void
 set_objective(Fixture *f, RpObjective objective)
 {
     rp_encoder_free(f->encoder);
-    f->encoder = rp_encoder_new(
-        &(RpEncoderOptions){.chat = f->chat, .vocabulary = 28, .objective = objective});
+    f->encoder = rp_encoder_new(&(RpEncoderOptions){
+        .chat = f->chat, .vocabulary = 28, .objective = objective, .shares = f->shares});
 }
 
 RP_TEST_OF(makes_samples_of_pairs, Fixture *f)
 {
     set_objective(f, RP_OBJECTIVE_DPO);
     rp_test_lines("tests/text/messages.txt", "samples: of pairs", sample_of, f);
+}
+
+RP_TEST_OF(makes_samples_of_pairs_behind_one_prompt, Fixture *f)
+{
+    f->shares = TRUE;
+    set_objective(f, RP_OBJECTIVE_DPO);
+    rp_test_lines("tests/text/messages.txt", "samples: of pairs behind one prompt", sample_of, f);
 }
 
 RP_TEST_OF(makes_samples_of_labelled_answers, Fixture *f)

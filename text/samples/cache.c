@@ -205,11 +205,18 @@ rp_cache_writer_add(RpCacheWriter *writer, const gint32 *ids, const gint32 *labe
             GUINT32_TO_LE(split.tokens | (guint32)split.answer << RP_CACHE_ANSWER_SHIFT);
 
         g_array_append_val(writer->words, word);
-        words = &g_array_index(writer->words, guint32, 0);
     }
+    if (split.shared > 0) {
+        const guint32 word = GUINT32_TO_LE(split.shared);
+
+        g_array_append_val(writer->words, word);
+    }
+    words = &g_array_index(writer->words, guint32, 0);
     add_number(writer->index, header->n_words, 8);
     add_number(writer->index,
-               n | (apart ? RP_CACHE_APART : 0) | (split.tokens > 0 ? RP_CACHE_SPLIT : 0), 4);
+               n | (apart ? RP_CACHE_APART : 0) | (split.tokens > 0 ? RP_CACHE_SPLIT : 0) |
+                   (split.shared > 0 ? RP_CACHE_SHARED : 0),
+               4);
     add_number(writer->index, file, 4);
     add_number(writer->index, line, 8);
     header->n_samples++;

@@ -297,6 +297,23 @@ check_pair(const char *name, guint64 line, const GArray *ids, const GArray *labe
                            "the same twice: remove the record, or set skip_bad_samples", error);
 }
 
+/* Leaves out of the second document the tokens that both begin with, up to the last before what either learns: it is the
+ * first of both answers, which then follows. */
+static void
+share_prompt(GArray *ids, GArray *labels, RpSplit *split)
+{
+    const gint32 *id = &g_array_index(ids, gint32, 0), *label = &g_array_index(labels, gint32, 0);
+    const guint n = split->tokens;
+    guint shared = 0;
+
+    while (n + shared + 1 < ids->len && shared + 1 < n && id[shared] == id[n + shared] &&
+           label[shared + 1] == RP_LABEL_MASKED && label[n + shared + 1] == RP_LABEL_MASKED)
+        shared++;
+    split->shared = shared;
+    g_array_remove_range(ids, n, shared);
+    g_array_remove_range(labels, n, shared);
+}
+
 static gboolean
 read_preference(const RpEncoder *encoder, gboolean has_ids, RpJsonPull *pull, const char *name,
                 guint64 line, const char *text, gsize length, GArray *ids, GArray *labels,
@@ -308,8 +325,12 @@ read_preference(const RpEncoder *encoder, gboolean has_ids, RpJsonPull *pull, co
                   : read_answers_of_text(encoder, pairs, name, line, text, length, ids, labels,
                                          split, error)))
         return FALSE;
-    return pairs ? check_pair(name, line, ids, labels, split, error)
-                 : check_answer(name, line, RP_ANSWER_DESIRABLE, labels, 0, ids->len, error);
+    if (!(pairs ? check_pair(name, line, ids, labels, split, error)
+                : check_answer(name, line, RP_ANSWER_DESIRABLE, labels, 0, ids->len, error)))
+        return FALSE;
+    if (pairs && encoder->options.shares)
+        share_prompt(ids, labels, split);
+    return TRUE;
 }
 
 gboolean

@@ -18,6 +18,9 @@
 typedef struct {
     guint32 tokens; /* of the first; 0: the sample is one document */
     guint8 answer;  /* RpAnswerKind of the first */
+    guint32
+        shared; /* tokens of the first that the second begins with, too, and stands without; nothing is learned of
+                     * them, nor by them */
 } RpSplit;
 
 /* Where a sample is read to: memory of the caller. */
@@ -124,8 +127,9 @@ gboolean rp_records_next(RpRecords *records, GString *text, guint64 *line, gbool
  *
  * A word is a token: its id, and RP_CACHE_MASKED if it is not learned. A sample whose labels are
  * neither its ids nor masked has its labels behind its ids, as words too. A preference has one word
- * more behind these: tokens of its first document and, in the upper bits, that document's kind. All
- * little-endian. A file is whole or not there: it is written under another name.
+ * more behind these: tokens of its first document and, in the upper bits, that document's kind; then, if its documents
+ * share any, the number of these tokens. All little-endian. A file is whole or not there: it is written under another
+ * name.
  */
 
 #define RP_CACHE_MASKED 0x80000000u
@@ -135,7 +139,8 @@ gboolean rp_records_next(RpRecords *records, GString *text, guint64 *line, gbool
  * behind these. */
 #define RP_CACHE_APART 0x80000000u
 #define RP_CACHE_SPLIT 0x40000000u
-#define RP_CACHE_FLAGS (RP_CACHE_APART | RP_CACHE_SPLIT)
+#define RP_CACHE_SHARED 0x20000000u /* and another, of shared tokens */
+#define RP_CACHE_FLAGS (RP_CACHE_APART | RP_CACHE_SPLIT | RP_CACHE_SHARED)
 #define RP_CACHE_ANSWER_SHIFT 28 /* of the kind in that word */
 
 typedef struct {
@@ -203,6 +208,7 @@ typedef struct {
     const RpChat *chat;    /* %NULL: records of ids alone */
     guint vocabulary;      /* the model's: ids are less than this */
     RpObjective objective; /* preferences have records of their own */
+    gboolean shares;       /* the prompt of a pair stands once in its sample */
 } RpEncoderOptions;
 
 typedef struct _RpEncoder RpEncoder;

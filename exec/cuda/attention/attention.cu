@@ -72,7 +72,8 @@ attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *don
 struct Row {
     size_t start;
     int length, token, head;
-    float *shared; /* the warp's own */
+    int gap, gap_end; /* both 0: none */
+    float *shared;    /* the warp's own */
 };
 
 /* @n: floats of shared memory that a warp needs. Returns: whether there is such a token */
@@ -87,6 +88,8 @@ find_row(const RpAttentionArgs &args, const AttentionGrid &grid, size_t n, Row *
     row->start = (size_t)args.starts[sequence];
     row->length = args.starts[sequence + 1] - (int)row->start;
     row->head = (int)(unit % grid.heads);
+    row->gap = args.gaps != nullptr ? args.gaps[2 * sequence] : 0;
+    row->gap_end = args.gaps != nullptr ? args.gaps[2 * sequence + 1] : 0;
     row->token = (int)(blockIdx.x / grid.units) * warps + warp;
     row->shared = shared + (size_t)warp * n;
     return row->token < row->length;
@@ -171,6 +174,13 @@ first_key(const Row &row, int window)
     return max(row.token + 1 - window, 0) / 32 * 32;
 }
 
+/* Whether the row's query sees none of @n keys from @key on, as they are within a gap before it. */
+static __device__ __forceinline__ bool
+is_behind_gap(const Row &row, int key, int n)
+{
+    return row.token >= row.gap_end && key >= row.gap && key + n <= row.gap_end;
+}
+
 template <typename T>
 __global__ void
 attend(const RpAttentionArgs args, const AttentionGrid grid)
@@ -194,10 +204,13 @@ attend(const RpAttentionArgs args, const AttentionGrid grid)
         const T *k = row_of<T>(args, row, args.k, args.kv_heads, kv_head, key);
         const T *v = row_of<T>(args, row, args.v, attention_v_row(args), kv_head, key);
         const int j = key + lane;
-        const bool seen = j <= row.token && j > row.token - grid.window;
+        const bool seen =
+            j <= row.token && j > row.token - grid.window && !is_behind_gap(row, j, 1);
         const float score = seen ? args.scale * dot(q, k + (size_t)lane * stride, D) : -INFINITY;
         const float before = maximum;
 
+        if (is_behind_gap(row, key, 32))
+            continue;
         maximum = fmaxf(maximum, warp_max(score));
 
         /* if all are -infinity, so is lse, and out is not a number */
@@ -285,7 +298,9 @@ differentiate_query(const RpAttentionArgs args, const AttentionGrid grid, const 
         const int j = key + lane;
         float z = 0;
 
-        if (j <= row.token && j > row.token - grid.window) {
+        if (is_behind_gap(row, key, 32))
+            continue;
+        if (j <= row.token && j > row.token - grid.window && !is_behind_gap(row, j, 1)) {
             const size_t mine = (size_t)lane * stride;
             const float p = expf(args.scale * dot(q, k + mine, D) - args.lse[value]);
 
@@ -311,7 +326,9 @@ differentiate_key(const RpAttentionArgs args, const AttentionGrid grid, const fl
         return;
 
     const size_t kv_head = (size_t)row.head;
-    const int past = (int)min((long long)row.token + grid.window, (long long)row.length);
+    const bool within = row.token >= row.gap && row.token < row.gap_end;
+    const int past = (int)min((long long)row.token + grid.window,
+                              (long long)(within ? row.gap_end : row.length));
     float *k = row.shared, *v = k + D, *dk = v + D, *dv = dk + D;
 
     load_row(k, row_of<T>(args, row, args.k, args.kv_heads, kv_head, row.token), D);

@@ -71,8 +71,8 @@ multiply_half(float (&c)[1][PARTS * 2][4], const Half &half, uint32_t tile, cons
 /* The first warp's scores become P, which the second finds in shared memory. */
 template <bool MASKED>
 static __device__ __forceinline__ void
-give_weights(float (&s)[PARTS * 2][4], int warp, const Shared<D> &shared, const AttentionGrid &grid, const Steps &at,
-             const float2 (&lses)[PARTS * 2])
+give_weights(float (&s)[PARTS * 2][4], int warp, const Shared<D> &shared, const AttentionGrid &grid,
+             const Place &place, const Steps &at, const float2 (&lses)[PARTS * 2])
 {
     const int lane = (int)threadIdx.x & 31;
 
@@ -84,7 +84,7 @@ give_weights(float (&s)[PARTS * 2][4], int warp, const Shared<D> &shared, const 
             const int j = at.begin + warp * ROWS + (e / 2) * 8 + lane / 4;
 
             s[n][e] = fast_exp2(fmaf(s[n][e], grid.scale_log2, -(e % 2 ? lses[n].y : lses[n].x) * LOG2_E));
-            if (MASKED && (j > i || j <= i - grid.window))
+            if (MASKED && is_hidden(place, grid.window, i, j))
                 s[n][e] = 0;
         }
         store_shared_words(place_of_p(shared, warp, n), s[n]);
@@ -128,7 +128,7 @@ differentiate_keys(Half &half, const Shared<D> &shared, uint32_t stage, const Rp
         meet_some(1 + warp % GROUPS, 64);
         take_weights(c[0], warp, shared, rows);
     } else {
-        give_weights<MASKED>(c[0], warp, shared, grid, at, rows);
+        give_weights<MASKED>(c[0], warp, shared, grid, place, at, rows);
         announce(1 + warp % GROUPS, 64);
     }
 #pragma unroll

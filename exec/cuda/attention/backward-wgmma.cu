@@ -211,8 +211,8 @@ multiply_queries(float (&d)[8][4], uint32_t y, uint32_t k_box)
 
 /* s = P^T: 64 keys from @key on, 64 queries from @query on. */
 static __device__ __forceinline__ void
-make_weights(float (&s)[8][4], uint32_t rows, float scale_log2, bool masked, int query, int key,
-             int window)
+make_weights(float (&s)[8][4], uint32_t rows, float scale_log2, bool masked, const Place &place,
+             int query, int key, int window)
 {
     const int lane = (int)threadIdx.x & 31;
 
@@ -233,7 +233,7 @@ make_weights(float (&s)[8][4], uint32_t rows, float scale_log2, bool masked, int
             const int i = query + n * 8 + (lane & 3) * 2 + e % 2;
             const int j = key + ((int)threadIdx.x % GROUP) / 32 * 16 + e / 2 * 8 + lane / 4;
 
-            if (j > i || j <= i - window)
+            if (is_hidden(place, window, i, j))
                 s[n][e] = 0;
         }
     }
@@ -372,7 +372,8 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
         add_rest(rest, held);
         wgmma_wait_but<1>();
         wgmma_hold(s);
-        make_weights(s, shared.rows(stage), grid.scale_log2, is_masked<QUERIES>(at, grid.window),
+        make_weights(s, shared.rows(stage), grid.scale_log2,
+                     is_masked<QUERIES, KEYS>(place, grid.window, at.query, at.begin), place,
                      at.query, key, grid.window);
         pack_weights<T>(p_weights, s);
         wgmma_wait_but<0>();
@@ -421,7 +422,7 @@ make_barriers(const Shared &shared)
     barrier_publish();
 }
 
-template <typename T>
+template <typename T, bool GAPS>
 static __global__ void
 __launch_bounds__(THREADS, 1)
     differentiate_on_hopper(const __grid_constant__ RpAttentionArgs args,
@@ -434,7 +435,7 @@ __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0)
         make_barriers(shared);
 
-    Place place = find_place(args, grid, take_number(numbers, shared.rows(0)));
+    Place place = find_place<GAPS>(args, grid, take_number(numbers, shared.rows(0)));
     const Steps at = begin_steps<QUERIES>(args, place, grid.window);
 
     place.head += first_kv_head;
@@ -472,10 +473,11 @@ static cudaError_t
 launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardScratch *scratch,
        size_t first, unsigned *numbers, cudaStream_t stream)
 {
-    static std::atomic<uint64_t> done;
+    static std::atomic<uint64_t> done[2];
+    const bool gaps = args->gaps != nullptr;
+    const auto kernel = gaps ? differentiate_on_hopper<T, true> : differentiate_on_hopper<T, false>;
     const size_t q_row = args->heads * D, k_row = args->kv_heads * D;
-    const cudaError_t status =
-        attention_allow_shared((const void *)differentiate_on_hopper<T>, BYTES, &done);
+    const cudaError_t status = attention_allow_shared((const void *)kernel, BYTES, &done[gaps]);
     Maps maps;
 
     if (status != cudaSuccess)
@@ -486,8 +488,8 @@ launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardScr
         !make_strided_map(&maps.v, args->dtype, args->v, k_row, attention_v_row(*args) * D,
                           args->tokens, 1, KEYS))
         return cudaErrorInvalidValue;
-    return attention_launch(differentiate_on_hopper<T>, grid->units * grid->blocks, THREADS, BYTES,
-                            stream, *args, *grid, *scratch, numbers, (int)first, maps);
+    return attention_launch(kernel, grid->units * grid->blocks, THREADS, BYTES, stream, *args, *grid,
+                            *scratch, numbers, (int)first, maps);
 }
 
 cudaError_t

@@ -336,12 +336,12 @@ multiply_scores(float (&s)[FRAGMENTS][4], float (&y)[FRAGMENTS][4],
 template <typename T, bool MASKED>
 static __device__ __forceinline__ void
 differentiate(Weights (&weights)[FRAGMENTS], float (&s)[FRAGMENTS][4], float (&y)[FRAGMENTS][4],
-              int n, uint32_t rows, uint32_t apart, float scale_log2, int query, int first, int key,
-              int window)
+              int n, uint32_t rows, uint32_t apart, float scale_log2, const Place &place, int query,
+              int first, int key, int window)
 {
     const int lane = (int)threadIdx.x & 31;
-    const uint32_t place = rows + (uint32_t)(first + (lane & 3) * 2) * 4;
-    const float2 lses = load_shared_pair(place), deltas = load_shared_pair(place + apart);
+    const uint32_t values = rows + (uint32_t)(first + (lane & 3) * 2) * 4;
+    const float2 lses = load_shared_pair(values), deltas = load_shared_pair(values + apart);
 
 #pragma unroll
     for (int m = 0; m < FRAGMENTS; m++) {
@@ -352,7 +352,7 @@ differentiate(Weights (&weights)[FRAGMENTS], float (&s)[FRAGMENTS][4], float (&y
             const int j = key + m * 16 + (e / 2) * 8 + lane / 4;
             float p = fast_exp2(fmaf(s[m][e], scale_log2, -base));
 
-            if (MASKED && (j > i || j <= i - window))
+            if (MASKED && is_hidden(place, window, i, j))
                 p = 0;
             s[m][e] = p;
             y[m][e] = p * (y[m][e] - (e % 2 ? deltas.y : deltas.x));
@@ -400,7 +400,8 @@ template <typename T, int D, bool MASKED>
 static __device__ __forceinline__ void
 weigh(Weights (&weights)[FRAGMENTS], const uint32_t (&k)[FRAGMENTS][D / 16][4],
       const uint32_t (&v)[FRAGMENTS][D / 16][4], const Shared<D> &shared, uint32_t stage, int part,
-      const AttentionGrid &grid, const Steps &at, int key, const Lanes<D> &lanes)
+      const AttentionGrid &grid, const Place &place, const Steps &at, int key,
+      const Lanes<D> &lanes)
 {
     const uint32_t q_tile = shared.q(stage), o_tile = shared.d_out();
     const uint32_t apart = Tile<D>::ROW_BYTES / 2;
@@ -413,7 +414,7 @@ weigh(Weights (&weights)[FRAGMENTS], const uint32_t (&k)[FRAGMENTS][D / 16][4],
         for (int n = 0; n < 2; n++)
             differentiate<T, MASKED>(weights, s[n], y[n], n,
                                      shared.rows(stage) + (uint32_t)part * 64, apart,
-                                     grid.scale_log2, at.query + part * 16, n * 8, key,
+                                     grid.scale_log2, place, at.query + part * 16, n * 8, key,
                                      grid.window);
     } else {
 #pragma unroll
@@ -423,7 +424,7 @@ weigh(Weights (&weights)[FRAGMENTS], const uint32_t (&k)[FRAGMENTS][D / 16][4],
 
             multiply_scores<T, D>(s, y, k, v, q_tile, o_tile, row8, lanes);
             differentiate<T, MASKED>(weights, s, y, n, shared.rows(stage) + (uint32_t)row8 * 32,
-                                     apart, grid.scale_log2, at.query + row8 * 8, 0, key,
+                                     apart, grid.scale_log2, place, at.query + row8 * 8, 0, key,
                                      grid.window);
         }
     }
@@ -452,8 +453,8 @@ differentiate_keys(Keys<D> &keys, const Shared<D> &shared, uint32_t stage,
         Weights weights[FRAGMENTS] = {};
 
         if (sees)
-            weigh<T, D, MASKED>(weights, k, keys.v, shared, stage, part, grid, at, at.begin + row,
-                                lanes);
+            weigh<T, D, MASKED>(weights, k, keys.v, shared, stage, part, grid, place, at,
+                                at.begin + row, lanes);
 #pragma unroll
         for (int m = 0; m < FRAGMENTS; m++)
             store_weights<D>(shared.y(), row + m * 16, part, weights[m].y);
@@ -475,14 +476,14 @@ end_step(Keys<D> &keys, const Shared<D> &shared, uint32_t stage, const RpAttenti
                                 lane);
 }
 
-template <typename T, int D, typename Own = Keys<D>>
+template <typename T, int D, bool GAPS, typename Own = Keys<D>>
 static __global__ void
 __launch_bounds__(THREADS, 1)
     differentiate_all(const RpAttentionArgs args, const AttentionGrid grid, const BackwardScratch scratch,
                       unsigned *numbers, int first_kv_head)
 {
     const Shared<D> shared;
-    Place place = find_place(args, grid, take_number(numbers, shared.rows(1)));
+    Place place = find_place<GAPS>(args, grid, take_number(numbers, shared.rows(1)));
 
     place.head += first_kv_head;
     if (place.rank * KEYS >= place.length)
@@ -504,7 +505,7 @@ __launch_bounds__(THREADS, 1)
             end_turn(share.count);
         if (!Own::SPREADS)
             copy_next<T, D>(shared, stage ^ 1, args, scratch, place, next);
-        if (is_masked<Tile<D>::QUERIES>(at, grid.window))
+        if (is_masked<Tile<D>::QUERIES, KEYS>(place, grid.window, at.query, at.begin))
             differentiate_keys<true, T>(own, shared, stage, args, grid, scratch, place, at, next, lane, lanes);
         else
             differentiate_keys<false, T>(own, shared, stage, args, grid, scratch, place, at, next, lane, lanes);
@@ -528,17 +529,19 @@ static cudaError_t
 launch(const RpAttentionArgs *args, const AttentionGrid *grid, const BackwardScratch *scratch,
        size_t first, unsigned *numbers, cudaStream_t stream)
 {
-    static std::atomic<uint64_t> done;
+    static std::atomic<uint64_t> done[2];
+    const bool gaps = args->gaps != nullptr;
+    const auto kernel =
+        gaps ? differentiate_all<T, D, true, Own> : differentiate_all<T, D, false, Own>;
     const int bytes = (int)Own::SHARED_BYTES;
 
     static_assert(Own::SHARED_BYTES <= (KEYS == 256 ? 227 : 99) * 1024,
                   "shared memory of a block of sm_90; since sm_86");
 
-    const cudaError_t status =
-        attention_allow_shared((const void *)differentiate_all<T, D, Own>, bytes, &done);
+    const cudaError_t status = attention_allow_shared((const void *)kernel, bytes, &done[gaps]);
 
     if (status != cudaSuccess)
         return status;
-    return attention_launch(differentiate_all<T, D, Own>, grid->units * grid->blocks, THREADS, bytes,
-                            stream, *args, *grid, *scratch, numbers, (int)first);
+    return attention_launch(kernel, grid->units * grid->blocks, THREADS, bytes, stream, *args, *grid,
+                            *scratch, numbers, (int)first);
 }

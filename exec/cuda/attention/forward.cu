@@ -8,7 +8,7 @@
  * exec/host/attention.c.
  *
  * A block of 4 warps has 128 queries of one head, 32 a warp, and goes through blocks of 64 keys,
- * from the diagonal back; those that no query of it sees are left out. Queries with most keys start
+ * from the diagonal back; those that no query of it sees, also those within a gap, are left out. Queries with most keys start
  * first. With D of 256 registers and shared memory hold half of both. Two stages of K and V in shared memory:
  *
  *   keys         |  n: S, softmax, out  | n-1: S, softmax, out |
@@ -34,7 +34,7 @@ template <int M> struct Softmax {
 
 template <int M, int N>
 static __device__ __forceinline__ void
-mask_scores(float (&s)[M][N][4], int query, int key, int window)
+mask_scores(float (&s)[M][N][4], const Place &place, int query, int key, int window)
 {
     const int lane = (int)threadIdx.x & 31;
 
@@ -47,7 +47,7 @@ mask_scores(float (&s)[M][N][4], int query, int key, int window)
                 const int i = query + m * 16 + (e / 2) * 8 + lane / 4;
                 const int j = key + n * 8 + (lane & 3) * 2 + e % 2;
 
-                if (j > i || j <= i - window)
+                if (is_hidden(place, window, i, j))
                     s[m][n][e] = -INFINITY;
             }
         }
@@ -139,12 +139,22 @@ copy_keys(uint32_t tile, const T *k, const T *v, size_t k_stride, size_t v_strid
                                 length - key);
 }
 
-template <typename T, int D>
+/* The block of keys before @n that some query of the tile sees. */
+template <int KEYS>
+static __device__ __forceinline__ int
+block_before(const Place &place, int query, int n)
+{
+    const int first = first_in_gap<KEYS>(place), end = end_in_gap<KEYS>(place);
+
+    return first < end && n == end && query >= place.gap_end ? first - 1 : n - 1;
+}
+
+template <typename T, int D, bool GAPS>
 __global__ void
 __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const AttentionGrid grid)
 {
     constexpr int M = Block<D>::M, QUERIES = Block<D>::QUERIES, KEYS = Block<D>::KEYS;
-    const Place place = find_place(args, grid, blockIdx.x);
+    const Place place = find_place<GAPS>(args, grid, blockIdx.x);
     const int query = ((place.length + QUERIES - 1) / QUERIES - 1 - place.rank) * QUERIES;
 
     if (query < 0)
@@ -162,7 +172,7 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     const LaneOffset<D, true> across;
     const int row = (int)threadIdx.x / 32 * 16 * M; /* first row of the warp, in the block */
     const int n_begin = max(query + 1 - grid.window, 0) / KEYS;
-    int n = (min(query + QUERIES, place.length) - 1) / KEYS;
+    int n = (min(query + QUERIES, place.length) - 1) / KEYS, next;
     Softmax<M> state;
     float o[M][D / 8][4], factor[M][2];
 
@@ -175,20 +185,21 @@ __launch_bounds__(THREADS, 2) forward_queries(const RpAttentionArgs args, const 
     copy_tile<D, QUERIES, THREADS>(q_tile, (const T *)args.q + first, q_stride,
                                    place.length - query);
     copy_keys<T, D>(kv_tiles, k, v, k_stride, v_stride, n * KEYS, place.length);
-    for (int stage = 0; n >= n_begin; n--, stage ^= 1) {
+    for (int stage = 0; n >= n_begin; n = next, stage ^= 1) {
         const int key = n * KEYS;
         const uint32_t tile = kv_tiles + tile_bytes<D>(stage * 2 * KEYS);
         float s[M][KEYS / 8][4];
 
+        next = block_before<KEYS>(place, query, n);
         copy_async_wait();
         __syncthreads();
-        if (n > n_begin)
+        if (next >= n_begin)
             copy_keys<T, D>(kv_tiles + tile_bytes<D>((stage ^ 1) * 2 * KEYS), k, v, k_stride,
-                            v_stride, key - KEYS, place.length);
+                            v_stride, next * KEYS, place.length);
         set_zero(s);
         multiply_tiles<T, D>(s, q_tile + tile_bytes<D>(row), tile, lane, across);
-        if (key + KEYS - 1 > query || key <= query + QUERIES - 1 - grid.window)
-            mask_scores(s, query + row, key, grid.window);
+        if (is_masked<QUERIES, KEYS>(place, grid.window, query, key))
+            mask_scores(s, place, query + row, key, grid.window);
         soften<D>(state, s, o, grid.scale_log2);
         multiply_weights<T, D>(o, s, tile + tile_bytes<D>(KEYS), lane);
     }
@@ -203,7 +214,9 @@ template <typename T, int D>
 static cudaError_t
 launch(const RpAttentionArgs *args, cudaStream_t stream)
 {
-    static std::atomic<uint64_t> done;
+    static std::atomic<uint64_t> done[2];
+    const bool gaps = args->gaps != nullptr;
+    const auto kernel = gaps ? forward_queries<T, D, true> : forward_queries<T, D, false>;
     const int bytes = (Block<D>::QUERIES + 4 * Block<D>::KEYS) * D * 2;
     AttentionGrid grid;
     cudaError_t status;
@@ -211,11 +224,10 @@ launch(const RpAttentionArgs *args, cudaStream_t stream)
     if (!attention_grid(args, args->heads, Block<D>::QUERIES, 2 * D * 2 / (args->heads / args->kv_heads),
                         &grid))
         return cudaErrorInvalidValue;
-    status = attention_allow_shared((const void *)forward_queries<T, D>, bytes, &done);
+    status = attention_allow_shared((const void *)kernel, bytes, &done[gaps]);
     if (status != cudaSuccess)
         return status;
-    return attention_launch(forward_queries<T, D>, grid.units * grid.blocks, THREADS, bytes, stream,
-                            *args, grid);
+    return attention_launch(kernel, grid.units * grid.blocks, THREADS, bytes, stream, *args, grid);
 }
 
 cudaError_t

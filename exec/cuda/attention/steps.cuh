@@ -5,6 +5,8 @@
  *
  *   keys 0 ..     | last tile | next to last | ... | first |   the most tiles: begins first
  *   keys KEYS ..              | last tile | ...    | second |  a step behind, for its turns
+ *
+ * Keys within a gap begin with the last tile that has a query before the gap's end.
  */
 #pragma once
 
@@ -39,6 +41,8 @@ begin_steps(const RpAttentionArgs &args, const Place &place, int window)
     at.head = 0;
     /* the last query that sees one of the keys: the last key's own window ends there */
     at.query = (int)min((long long)at.begin + KEYS - 1 + window, (long long)place.length) - 1;
+    if (place.rank >= first_in_gap<KEYS>(place) && place.rank < end_in_gap<KEYS>(place))
+        at.query = place.gap_end - 1;
     at.query = at.query / QUERIES * QUERIES;
     return at;
 }
@@ -52,14 +56,6 @@ next_step(Steps at)
         at.query -= QUERIES;
     }
     return at;
-}
-
-/* Whether not all queries of a tile see all keys. */
-template <int QUERIES>
-static __device__ __forceinline__ bool
-is_masked(const Steps &at, int window)
-{
-    return at.begin + KEYS - 1 > at.query || at.begin <= at.query + QUERIES - 1 - window;
 }
 
 /* The head's number among all query heads. */
@@ -89,13 +85,18 @@ share_of(const RpAttentionArgs &args, const BackwardScratch &scratch, int window
 {
     const int first = max(at.query + 1 - window, 0) / KEYS; /* blocks of keys that see it */
     const int last = (min(at.query + QUERIES, place.length) - 1) / KEYS;
+    const int end = end_in_gap<KEYS>(place);
+    /* blocks before this one that do not see it */
+    const int left_out = place.rank >= end && at.query >= place.gap_end
+                             ? max(end - first_in_gap<KEYS>(place), 0)
+                             : 0;
     Share share;
 
     share.turn = first == last         ? TURN_ONLY
                  : place.rank == first ? TURN_FIRST
                  : place.rank == last  ? TURN_LAST
                                        : TURN_NEXT;
-    share.before = (unsigned)(place.rank - first);
+    share.before = (unsigned)(place.rank - first - left_out);
     share.count =
         scratch.counts + (size_t)head_of(place, at) * args.tokens + place.start + (size_t)at.query;
     return share;

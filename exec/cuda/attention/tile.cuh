@@ -217,10 +217,12 @@ own_warp()
 struct Place {
     size_t start;
     int length, head, rank;
+    int gap, gap_end; /* of the sequence's keys; both 0, which compilers know of kernels without gaps: none */
 };
 
 /* Units (sequence, head) go in swaths whose shared arrays fit the L2 cache; within a swath, the
  * first block of every unit, then the second of every unit, ... */
+template <bool GAPS>
 static __device__ __forceinline__ Place
 find_place(const RpAttentionArgs &args, const AttentionGrid &grid, unsigned block)
 {
@@ -236,5 +238,40 @@ find_place(const RpAttentionArgs &args, const AttentionGrid &grid, unsigned bloc
     place.length = uniform(args.starts[sequence + 1]) - (int)place.start;
     place.head = (int)(unit % grid.heads);
     place.rank = (int)(within / width);
+    place.gap = GAPS ? uniform(args.gaps[2 * sequence]) : 0;
+    place.gap_end = GAPS ? uniform(args.gaps[2 * sequence + 1]) : 0;
     return place;
+}
+
+/* Whether query @i does not see key @j. */
+static __device__ __forceinline__ bool
+is_hidden(const Place &place, int window, int i, int j)
+{
+    return j > i || j <= i - window ||
+           (j >= place.gap && j < place.gap_end && i >= place.gap_end);
+}
+
+/* Whether not all of @Q queries from @query on see all of @K keys from @key on. */
+template <int Q, int K>
+static __device__ __forceinline__ bool
+is_masked(const Place &place, int window, int query, int key)
+{
+    return key + K - 1 > query || key <= query + Q - 1 - window ||
+           (place.gap_end > 0 && key < place.gap_end && key + K > place.gap &&
+            query + Q > place.gap_end);
+}
+
+/* Blocks of @K keys within the gap: those from the first on before the end, if that is larger. */
+template <int K>
+static __device__ __forceinline__ int
+first_in_gap(const Place &place)
+{
+    return (place.gap + K - 1) / K;
+}
+
+template <int K>
+static __device__ __forceinline__ int
+end_in_gap(const Place &place)
+{
+    return place.gap_end / K;
 }
