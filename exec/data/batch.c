@@ -436,8 +436,8 @@ pad_row(const RpBatcher *batcher, RpTokenBatch *batch, gsize row)
     }
 }
 
-/* Records that a document, or a padding, of @length tokens begins at token @at of the micro-batch. @shared: tokens of the
- * one before that it begins with */
+/* Records that a document, or a padding, of @length tokens begins at token @at of the micro-batch. @shared: tokens of
+ * the one before that it begins with */
 static void
 add_start(RpTokenBatch *batch, guint m, gsize at, guint32 length, RpAnswerKind answer,
           guint32 shared)

@@ -122,8 +122,8 @@ void rp_token_batch_get_references(const RpTokenBatch *batch, float *references)
  * @split: of a sample of @n_tokens
  * @length: tokens that there is space for
  *
- * The shorter document keeps all of its tokens if these are at most half of the space that shared ones leave; the longer
- * one loses its end.
+ * The shorter document keeps all of its tokens if these are at most half of the space that shared ones leave; the
+ * longer one loses its end.
  *
  * Returns: tokens that stay of the first; the second has the rest of @length
  */

@@ -117,7 +117,7 @@ RpProfile *rp_network_profile(const RpNetwork *network);
 void rp_network_set_rope_tokens(RpNetwork *network, guint tokens);
 
 /* Constants that every device needs once, beside the plan's buffers that come and go: rope tables,
- * positions [T], sequence starts [B+1], packed: starts of samples [T+1], of preferences their gaps [T][2], with an auxiliary
+ * positions [T], sequence starts [B+1], packed: starts of samples [T+1], of preferences gaps [T][2], with an auxiliary
  * loss: lengths of sequences [B]. Multiple of 256. */
 guint64 rp_network_constant_bytes(const RpNetwork *network);
 /* Fills them into host memory at @constants (64-byte aligned); packed: with typical samples, and
@@ -133,7 +133,7 @@ void rp_network_fill_constants(const RpNetwork *network, void *constants);
  *
  * Computes the numbers that a micro-batch puts into the constants, from rp_network_places_byte()
  * on, before its calls: with an auxiliary loss @lengths; packed: positions, which begin at 0 with
- * each sample, and @starts. Samples of shared tokens are a branch of the one before: their positions begin behind these,
+ * each sample, and @starts. A sample of shared tokens is a branch of the one before: its positions begin behind these,
  * and both have one start; gaps of all (RpAttentionArgs) stand behind the starts then.
  *
  * Returns: number of them

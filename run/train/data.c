@@ -122,8 +122,8 @@ add_to_key(guint64 *key, guint64 number)
     *key = rp_hash64(numbers, sizeof numbers, 0);
 }
 
-/* Whether the answers of a pair stand behind one prompt. It is for models of which a token sees the same then: its
- * positions alone count, and all before it. Noise would be one of both answers, and the auxiliary loss counts tokens. */
+/* Whether the answers of a pair stand behind one prompt: where a token then sees the same as with a prompt for each,
+ * by its position alone. Noise and dropout would be those of both answers, and the auxiliary loss counts tokens. */
 static gboolean
 shares_prompts(const RpRunSpec *run, const RpModel *model)
 {

@@ -216,6 +216,19 @@ run_block(SoftIndex number, unsigned threads, bool backwards)
     }
 }
 
+/* One swath. */
+bool
+attention_grid(const RpAttentionArgs *args, size_t heads, size_t rows, size_t unit_bytes,
+               AttentionGrid *grid)
+{
+    grid->heads = (unsigned)heads;
+    grid->units = grid->swath = (unsigned)(args->sequences * heads);
+    grid->blocks = (unsigned)((args->max_length + rows - 1) / rows);
+    grid->window = args->window > 0 ? (int)args->window : INT_MAX;
+    grid->scale_log2 = args->scale * (float)M_LOG2E;
+    return true;
+}
+
 /* Symbols that the kernels are linked with; nothing is launched here. */
 cudaError_t
 attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *done)
@@ -251,13 +264,9 @@ soft_run_blocks(const RpAttentionArgs *args, const float *delta, const SoftKerne
     std::vector<unsigned> counts(args->heads * args->tokens), numbers(1);
     std::vector<float> sums(args->heads * args->tokens * args->head_size, NAN);
     const BackwardScratch scratch = {(float *)delta, counts.data(), numbers.data(), sums.data()};
-    AttentionGrid grid = {};
+    AttentionGrid grid;
 
-    grid.heads = (unsigned)args->kv_heads;
-    grid.units = grid.swath = (unsigned)(args->sequences * args->kv_heads);
-    grid.blocks = (unsigned)((args->max_length + kernel.keys - 1) / kernel.keys);
-    grid.window = args->window > 0 ? (int)args->window : INT_MAX;
-    grid.scale_log2 = args->scale * (float)M_LOG2E;
+    attention_grid(args, args->kv_heads, kernel.keys, 0, &grid);
     soft_run({grid.units * grid.blocks, 1, 1}, 256, kernel.shared_bytes,
              [&] { kernel.run(*args, grid, scratch, numbers.data()); }, backwards);
 }

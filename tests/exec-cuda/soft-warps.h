@@ -1,11 +1,12 @@
 /**
- * Warps without a GPU: attention's backward by mma.sync and the delta rule, compiled for the host as it is, over
+ * Warps without a GPU: attention by mma.sync and the delta rule, compiled for the host as it is, over
  * functions of threads that take turns. Sums are read and written, as on RTX 3090 and 4090.
  *
- *   exec/cuda/attention/backward.cu, backward-wide.cu, backward-pairs.cu   the kernels
+ *   exec/cuda/attention/forward.cu, backward.cu, backward-wide.cu, backward-pairs.cu   the kernels
  *   exec/cuda/delta/heads.cu, recurrence.cuh            the delta rule's
  *   soft-warps/exec/cuda/...                            the instructions that they need, in place of headers
- *   soft-attention.cu, soft-attention-wide.cu, soft-attention-pairs.cu, soft-delta.cu   the kernels over these
+ *   soft-attention.cu, soft-attention-forward.cu, soft-attention-wide.cu, soft-attention-pairs.cu, soft-delta.cu
+ *                                                       the kernels over these
  *   soft-warps.cu                                       threads, meetings, shared memory, copies
  *
  * Blocks run one after another, of each a warp as far as it goes without the others, first to last
@@ -22,6 +23,8 @@
 extern "C" {
 #endif
 
+/* Like rp_cuda_attention_forward(), of bf16 and fp16 and heads of 64, 128 and 256. */
+void soft_attention_forward(const RpAttentionArgs *args);
 /* Like rp_cuda_attention_backward(). @delta: [heads,tokens]: d_out . out; @backwards: the last warp
  * of a block comes first. bf16 and fp16, heads of 64 and 128. */
 void soft_attention_backward(const RpAttentionArgs *args, const float *delta, bool backwards);

@@ -13,6 +13,7 @@ typedef struct {
     RpAttentionChoice forward; /* on the device */
     guint variant;             /* not 0: backward by the variant before, where it can */
     gboolean columns; /* v, dq, dk and dv are those of two matrices of heads + 2 kv_heads a token */
+    int32_t gaps[8];  /* RpAttentionArgs.gaps, if the first sequence has one */
 } Shape;
 
 typedef struct {
@@ -149,6 +150,8 @@ attend(const Side *side, const Side *out_side, const Shape *shape, const Inputs 
         args.max_length = MAX(args.max_length, (size_t)shape->lengths[s]);
     }
     args.starts = cuda_copy_in(side, starts, shape->sequences + 1, sizeof *starts);
+    if (shape->gaps[1] > 0)
+        args.gaps = cuda_copy_in(side, shape->gaps, 2 * shape->sequences, sizeof *shape->gaps);
     args.choice = side->stream != NULL ? shape->forward : RP_ATTENTION_BUILTIN;
     args.workspace = cuda_workspace(side, side->kernels->attention_forward_workspace(&args));
     side->kernels->attention_forward(side->stream, &args);
@@ -236,6 +239,36 @@ check_shapes(void **state)
             shape.sequences = packs[p].n;
             memcpy(shape.lengths, packs[p].lengths, sizeof shape.lengths);
 
+            const Inputs inputs = random_inputs(&shape);
+            const Results want = attend_on_host(&shape, &inputs);
+
+            for (shape.variant = 0; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
+                const Results got = attend_on_device(&shape, &inputs, 0, 0);
+                const Results again = attend_on_device(&shape, &inputs, 0, 0);
+
+                assert_close(&shape, &got, &want);
+                assert_same(&again, &got);
+            }
+        }
+    }
+}
+
+/* Gaps within a tile, over several, of whole blocks, and none. */
+RP_TEST(attends_in_branches)
+{
+    static const size_t sizes[] = {40, 64, 128, 256};
+
+    for (guint dtype = 0; dtype < RP_N_DTYPES; dtype++) {
+        for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+            Shape shape = {(RpDtype)dtype,
+                           4,
+                           2,
+                           sizes[i],
+                           0,
+                           4,
+                           {700, 90, 60, 1024},
+                           0,
+                           .gaps = {129, 600, 20, 52, 0, 0, 256, 768}};
             const Inputs inputs = random_inputs(&shape);
             const Results want = attend_on_host(&shape, &inputs);
 
@@ -592,6 +625,7 @@ RP_TEST(leaves_what_cudnn_does_not_do_to_the_built_in_kernels)
         {RP_DTYPE_BF16, 2, 1, 64, 0, 2, {128, 256}, 0},
         {RP_DTYPE_FP16, 4, 2, 128, 100, 4, {70, 1, 333, 128}, 0},
         {RP_DTYPE_FP16, 2, 1, 128, 0, 1, {7}, 0},
+        {RP_DTYPE_BF16, 2, 1, 64, 0, 2, {128, 128}, 0, .gaps = {30, 80}},
     };
 
     for (size_t i = 0; i < G_N_ELEMENTS(others); i++)

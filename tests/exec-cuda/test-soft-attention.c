@@ -1,4 +1,4 @@
-/* The backward of attention by mma.sync without a GPU (soft-warps.h), against the host's. */
+/* Attention by mma.sync without a GPU (soft-warps.h), against the host's. */
 #include "tests/exec-host/host-fixture.h"
 
 #include <math.h>
@@ -10,6 +10,7 @@ typedef struct {
     size_t heads, kv_heads, head_size, window, sequences;
     int32_t lengths[3];
     gboolean wide, sinks; /* by backward-wide.cu; behind sinks (RpSinkArgs) */
+    int32_t gaps[6];      /* RpAttentionArgs.gaps, if the first sequence has one */
 } Shape;
 
 static Array
@@ -77,6 +78,25 @@ add_sinks(const RpAttentionArgs *args)
     rp_host_kernels()->sink_forward(NULL, &sink);
 }
 
+/* @args: of the storage, whose results on the host are @out and @lse */
+static void
+check_forward(RpAttentionArgs args, const float *out, const float *lse)
+{
+    const Array got = host_output(args.dtype, args.tokens * args.heads * args.head_size);
+    const Array got_lse = host_output(RP_DTYPE_FP32, args.tokens * args.heads);
+    double *values = host_doubles(got.n), *values_of_lse = host_doubles(got_lse.n);
+
+    for (size_t i = 0; i < got.n; i++)
+        values[i] = (double)out[i];
+    for (size_t i = 0; i < got_lse.n; i++)
+        values_of_lse[i] = (double)lse[i];
+    args.out = got.data;
+    args.lse = got_lse.data;
+    soft_attention_forward(&args);
+    host_assert_close(got, values, 4 * (args.max_length + args.head_size), 1);
+    host_assert_close(got_lse, values_of_lse, 4 * (args.max_length + args.head_size), 0);
+}
+
 static void
 check_shape(const Shape *shape)
 {
@@ -89,7 +109,8 @@ check_shape(const Shape *shape)
                             .head_size = shape->head_size,
                             .window = shape->window,
                             .scale = 1 / sqrtf((float)shape->head_size),
-                            .starts = starts};
+                            .starts = starts,
+                            .gaps = shape->gaps[1] > 0 ? shape->gaps : NULL};
 
     for (size_t s = 0; s < shape->sequences; s++) {
         starts[s + 1] = starts[s] + shape->lengths[s];
@@ -128,6 +149,8 @@ check_shape(const Shape *shape)
     args.k = inputs[1].data;
     args.v = inputs[2].data;
     args.d_out = inputs[3].data;
+    if (!shape->sinks && !shape->wide)
+        check_forward(args, args.out, args.lse);
     for (guint order = 0; order < 2; order++) {
         for (guint i = 0; i < 3; i++)
             got[order][i] = host_output(shape->dtype, want[i].n);
@@ -205,6 +228,22 @@ RP_TEST(differentiates_256_keys_a_block)
         return;
     check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 64, 0, 3, {1, 256, 257}, .wide = TRUE});
     check_shape(&(Shape){RP_DTYPE_FP16, 2, 2, 64, 0, 1, {273}, .wide = TRUE, .sinks = TRUE});
+}
+
+/* Gaps of less than a tile, of whole blocks of keys, of more, and in one sequence of several. */
+RP_TEST(attends_and_differentiates_behind_gaps)
+{
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 128, 0, 2, {300, 77}, .gaps = {100, 270, 9, 40}});
+    check_shape(
+        &(Shape){RP_DTYPE_BF16, 2, 1, 64, 0, 2, {600, 40}, .wide = TRUE, .gaps = {200, 570, 7, 9}});
+    if (RP_TEST_FEW)
+        return;
+    check_shape(
+        &(Shape){RP_DTYPE_FP16, 1, 1, 64, 0, 3, {420, 1, 40}, .gaps = {128, 384, 0, 0, 1, 39}});
+    check_shape(&(Shape){RP_DTYPE_BF16, 2, 1, 256, 0, 2, {230, 70}, .gaps = {31, 200}});
+    check_shape(&(Shape){RP_DTYPE_BF16, 1, 1, 128, 0, 1, {400}, .gaps = {1, 399}});
+    check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 256, 0, 1, {256}, .gaps = {64, 192}});
+    check_shape(&(Shape){RP_DTYPE_FP16, 1, 1, 64, 0, 1, {520}, .wide = TRUE, .gaps = {256, 512}});
 }
 
 /* Windows of less than a tile, of more than a block, and of one that ends within a block. */

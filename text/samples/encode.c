@@ -297,8 +297,8 @@ check_pair(const char *name, guint64 line, const GArray *ids, const GArray *labe
                            "the same twice: remove the record, or set skip_bad_samples", error);
 }
 
-/* Leaves out of the second document the tokens that both begin with, up to the last before what either learns: it is the
- * first of both answers, which then follows. */
+/* Leaves out of the second document the tokens that both begin with, up to the last one before what either learns: from
+ * that on each has its own, so that each target has a token of its own before it. */
 static void
 share_prompt(GArray *ids, GArray *labels, RpSplit *split)
 {

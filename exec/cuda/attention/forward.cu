@@ -8,7 +8,7 @@
  * exec/host/attention.c.
  *
  * A block of 4 warps has 128 queries of one head, 32 a warp, and goes through blocks of 64 keys,
- * from the diagonal back; those that no query of it sees, also those within a gap, are left out. Queries with most keys start
+ * from the diagonal back; those that no query of it sees are left out, also within a gap. Queries with most keys start
  * first. With D of 256 registers and shared memory hold half of both. Two stages of K and V in shared memory:
  *
  *   keys         |  n: S, softmax, out  | n-1: S, softmax, out |

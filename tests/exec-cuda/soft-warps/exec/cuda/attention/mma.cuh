@@ -62,6 +62,23 @@ __shfl_down_sync(unsigned lanes, T x, int step)
     return soft_shuffle(x, min(soft_lane() + step, 31));
 }
 
+static inline float
+__shfl_xor_sync(unsigned lanes, float x, int bits)
+{
+    return soft_shuffle(x, soft_lane() ^ bits);
+}
+
+static inline bool
+__any_sync(unsigned lanes, bool x)
+{
+    memcpy(soft_words()[soft_lane()], &x, sizeof x);
+    soft_meet_warp();
+    for (int lane = 0; lane < 32; lane++)
+        x = x || *(const bool *)soft_words()[lane];
+    soft_words_end();
+    return x;
+}
+
 static inline unsigned
 atomicAdd(unsigned *target, unsigned n)
 {
