@@ -163,6 +163,7 @@ open_data(const RpArgs *args, Data *data, GError **error)
     const RpSamplesSource source = {&run, "--data", directory, &config};
 
     run.sequence_length = config.max_positions;
+    run.router_aux_loss = -1;
     const gboolean read =
         rp_run_samples_open(&source, &events, &samples, error) && count(samples.train, data, error);
 

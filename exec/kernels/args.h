@@ -270,7 +270,7 @@ typedef struct {
     /* shapes that it cannot do are left to the built-in one */
     RpAttentionChoice choice;
     const int32_t *starts; /* [sequences+1]: first tokens; the last is T */
-    /* NULL, or [sequences][2]: first key of a gap, > 0, and the gap's end; both 0: none. Not with a window */
+    /* NULL, or [sequences][2]: first key of a gap, > 0, and its end; both 0: none. A window then has all keys */
     const int32_t *gaps;
     const void *q;      /* [T,heads,D] */
     const void *k, *v;  /* [T,kv_heads,D] */

@@ -72,11 +72,12 @@ attention_allow_shared(const void *kernel, int bytes, std::atomic<uint64_t> *don
 struct Row {
     size_t start;
     int length, token, head;
-    int gap, gap_end; /* both 0: none */
+    int gap, gap_end; /* as in Place */
     float *shared;    /* the warp's own */
 };
 
 /* @n: floats of shared memory that a warp needs. Returns: whether there is such a token */
+template <bool GAPS>
 static __device__ __forceinline__ bool
 find_row(const RpAttentionArgs &args, const AttentionGrid &grid, size_t n, Row *row)
 {
@@ -88,8 +89,8 @@ find_row(const RpAttentionArgs &args, const AttentionGrid &grid, size_t n, Row *
     row->start = (size_t)args.starts[sequence];
     row->length = args.starts[sequence + 1] - (int)row->start;
     row->head = (int)(unit % grid.heads);
-    row->gap = args.gaps != nullptr ? args.gaps[2 * sequence] : 0;
-    row->gap_end = args.gaps != nullptr ? args.gaps[2 * sequence + 1] : 0;
+    row->gap = GAPS ? args.gaps[2 * sequence] : 0;
+    row->gap_end = GAPS ? args.gaps[2 * sequence + 1] : 0;
     row->token = (int)(blockIdx.x / grid.units) * warps + warp;
     row->shared = shared + (size_t)warp * n;
     return row->token < row->length;
@@ -178,10 +179,10 @@ first_key(const Row &row, int window)
 static __device__ __forceinline__ bool
 is_behind_gap(const Row &row, int key, int n)
 {
-    return row.token >= row.gap_end && key >= row.gap && key + n <= row.gap_end;
+    return row.gap_end > 0 && row.token >= row.gap_end && key >= row.gap && key + n <= row.gap_end;
 }
 
-template <typename T>
+template <typename T, bool GAPS>
 __global__ void
 attend(const RpAttentionArgs args, const AttentionGrid grid)
 {
@@ -189,7 +190,7 @@ attend(const RpAttentionArgs args, const AttentionGrid grid)
     const int lane = (int)threadIdx.x % 32;
     Row row;
 
-    if (!find_row(args, grid, 2 * D, &row))
+    if (!find_row<GAPS>(args, grid, 2 * D, &row))
         return;
 
     const size_t head = (size_t)row.head, kv_head = head / (args.heads / args.kv_heads);
@@ -272,7 +273,7 @@ sum_products(const RpAttentionArgs args, const BackwardScratch scratch, bool wid
     }
 }
 
-template <typename T>
+template <typename T, bool GAPS>
 __global__ void
 differentiate_query(const RpAttentionArgs args, const AttentionGrid grid, const float *delta)
 {
@@ -280,7 +281,7 @@ differentiate_query(const RpAttentionArgs args, const AttentionGrid grid, const 
     const int lane = (int)threadIdx.x % 32;
     Row row;
 
-    if (!find_row(args, grid, 3 * D, &row))
+    if (!find_row<GAPS>(args, grid, 3 * D, &row))
         return;
 
     const size_t head = (size_t)row.head, kv_head = head / (args.heads / args.kv_heads);
@@ -313,7 +314,7 @@ differentiate_query(const RpAttentionArgs args, const AttentionGrid grid, const 
     store_row<T>(row_of<T>(args, row, args.dq, attention_dq_row(args), head, row.token), dq, D, 1);
 }
 
-template <typename T>
+template <typename T, bool GAPS>
 __global__ void
 differentiate_key(const RpAttentionArgs args, const AttentionGrid grid, const float *delta)
 {
@@ -322,11 +323,11 @@ differentiate_key(const RpAttentionArgs args, const AttentionGrid grid, const fl
     const int lane = (int)threadIdx.x % 32;
     Row row;
 
-    if (!find_row(args, grid, 4 * D, &row))
+    if (!find_row<GAPS>(args, grid, 4 * D, &row))
         return;
 
     const size_t kv_head = (size_t)row.head;
-    const bool within = row.token >= row.gap && row.token < row.gap_end;
+    const bool within = row.gap_end > 0 && row.token >= row.gap && row.token < row.gap_end;
     const int past = (int)min((long long)row.token + grid.window,
                               (long long)(within ? row.gap_end : row.length));
     float *k = row.shared, *v = k + D, *dk = v + D, *dv = dk + D;
@@ -496,6 +497,7 @@ static cudaError_t
 backward(const RpAttentionArgs *args, RpBackwardVariant variant, cudaStream_t stream)
 {
     const BackwardScratch scratch = find_scratch(args);
+    const bool gaps = args->gaps != nullptr;
     const float *delta = scratch.delta;
     cudaError_t status = launch_sum_products<T>(args, scratch, stream);
 
@@ -503,10 +505,12 @@ backward(const RpAttentionArgs *args, RpBackwardVariant variant, cudaStream_t st
         return status;
     if (variant < RP_N_BACKWARD_VARIANTS)
         return attention_backward_by(variant, args, &scratch, stream);
-    status = launch_rows(args, args->heads, 3, stream, differentiate_query<T>, delta);
+    status = launch_rows(args, args->heads, 3, stream,
+                         gaps ? differentiate_query<T, true> : differentiate_query<T, false>, delta);
     if (status != cudaSuccess)
         return status;
-    return launch_rows(args, args->kv_heads, 4, stream, differentiate_key<T>, delta);
+    return launch_rows(args, args->kv_heads, 4, stream,
+                       gaps ? differentiate_key<T, true> : differentiate_key<T, false>, delta);
 }
 
 static bool
@@ -514,6 +518,14 @@ is_empty(const RpAttentionArgs *args)
 {
     return args->tokens == 0 || args->heads == 0 || args->head_size == 0 || args->sequences == 0 ||
            args->max_length == 0;
+}
+
+template <typename T>
+static cudaError_t
+forward(const RpAttentionArgs *args, cudaStream_t stream)
+{
+    return launch_rows(args, args->heads, 2, stream,
+                       args->gaps != nullptr ? attend<T, true> : attend<T, false>);
 }
 
 cudaError_t
@@ -525,11 +537,11 @@ rp_cuda_attention_forward(const RpAttentionArgs *args, cudaStream_t stream)
         return attention_forward_fast(args, stream);
     switch (args->dtype) {
     case RP_DTYPE_FP32:
-        return launch_rows(args, args->heads, 2, stream, attend<float>);
+        return forward<float>(args, stream);
     case RP_DTYPE_BF16:
-        return launch_rows(args, args->heads, 2, stream, attend<__nv_bfloat16>);
+        return forward<__nv_bfloat16>(args, stream);
     default:
-        return launch_rows(args, args->heads, 2, stream, attend<__half>);
+        return forward<__half>(args, stream);
     }
 }
 
