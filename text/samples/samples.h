@@ -18,9 +18,9 @@
 typedef struct {
     guint32 tokens; /* of the first; 0: the sample is one document */
     guint8 answer;  /* RpAnswerKind of the first */
-    guint32
-        shared; /* tokens of the first that the second begins with, too, and stands without; nothing is learned of
-                     * them, nor by them */
+    /* tokens of the first that the second begins with, too, and stands without: they neither are learned nor predict a
+     * token that is */
+    guint32 shared;
 } RpSplit;
 
 /* Where a sample is read to: memory of the caller. */
