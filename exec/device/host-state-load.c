@@ -36,14 +36,13 @@ load_share(gsize first, gsize n, gpointer data)
     const LoadJob *job = data;
     float wide[1024];
 
-    for (gsize at = 0, piece; at < n; at += piece) {
+    if (job->frozen != NULL)
+        rp_weights_read_as(job->weights, job->index, job->storage, first,
+                           job->frozen + first * rp_dtype_size(job->storage), n);
+    for (gsize at = 0, piece; at < n && job->frozen == NULL; at += piece) {
         piece = MIN(n - at, G_N_ELEMENTS(wide));
         rp_weights_read(job->weights, job->index, first + at, wide, piece);
-        if (job->frozen == NULL)
-            set_weights(job, job->element + first + at, wide, piece);
-        else
-            rp_dtype_from_float(job->storage, wide,
-                                job->frozen + (first + at) * rp_dtype_size(job->storage), piece);
+        set_weights(job, job->element + first + at, wide, piece);
     }
 }
 

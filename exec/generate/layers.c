@@ -23,9 +23,6 @@ G_DEFINE_QUARK(rp_generate_error, rp_generate_error)
 
 /* ---- loading ---- */
 
-/* Elements that are read at a time. */
-#define PIECE ((guint64)1 << 20)
-
 /* All tensors that are packed as one. */
 static void
 expand(const RpWeights *weights, guint index, const RpWeightPlace *place, guint8 *at)
@@ -39,22 +36,7 @@ expand(const RpWeights *weights, guint index, const RpWeightPlace *place, guint8
     g_aligned_free(packed);
 }
 
-/* Adapters may be stored in a wider type than they run in. */
-static void
-store(const RpWeights *weights, guint index, RpDtype storage, guint8 *at)
-{
-    const guint64 n = rp_weights_nth(weights, index)->elements, most = MIN(n, PIECE);
-    g_autofree float *wide = g_new(float, most);
-
-    for (guint64 first = 0; first < n; first += most) {
-        const gsize some = (gsize)MIN(most, n - first);
-
-        rp_weights_read(weights, index, first, wide, some);
-        rp_dtype_from_float(storage, wide, at + first * rp_dtype_size(storage), some);
-    }
-}
-
-/* Each weight to its place: a tied head has a copy of its own. */
+/* Each weight to its place: a tied head has a copy of its own. Adapters may be stored in a wider type than they run in. */
 static void
 load(const RpNetwork *network, const RpWeights *weights, guint layer, guint8 *to)
 {
@@ -68,7 +50,7 @@ load(const RpNetwork *network, const RpWeights *weights, guint layer, guint8 *to
         const RpWeightPlace place = rp_layout_place(layout, weight);
 
         if (!place.is_packed)
-            store(weights, i, place.storage, to + place.byte);
+            rp_weights_read_as(weights, i, place.storage, 0, to + place.byte, weight->elements);
         else if (weight->offset == 0) /* in a stack the first stands for all */
             expand(weights, i, &place, to + place.byte);
     }
@@ -168,19 +150,29 @@ fetch(RpLayers *layers, RpProbe *probe, guint64 copy, GError **error)
                              layers->host->memory + layout->first_byte, layout->bytes, error);
 }
 
-/* A resident layer, from the host's copy if there is one. */
+/* A resident layer, from the host's copy if there is one, else by way of @scratch. */
 static gboolean
 upload(const RpLayers *layers, const RpWeights *weights, RpProbe *probe, guint layer,
-       GError **error)
+       guint8 *scratch, GError **error)
 {
     const RpLayerLayout *layout = rp_network_layout(layers->network, layer);
-    g_autofree guint8 *loaded = layers->host == NULL ? g_malloc(layout->bytes) : NULL;
 
-    if (loaded != NULL)
-        load(layers->network, weights, layer, loaded);
+    if (layers->host == NULL)
+        load(layers->network, weights, layer, scratch);
     return probe->ops->upload(probe, layers->places[layer],
-                              loaded != NULL ? loaded : layers->host->memory + layout->first_byte,
+                              layers->host == NULL ? scratch
+                                                   : layers->host->memory + layout->first_byte,
                               layout->bytes, error);
+}
+
+static gsize
+largest_layer(const RpNetwork *network)
+{
+    gsize largest = 0;
+
+    for (guint l = 0; l < rp_network_n_layers(network); l++)
+        largest = MAX(largest, rp_network_layout(network, l)->bytes);
+    return largest;
 }
 
 gboolean
@@ -200,13 +192,16 @@ rp_layers_open(RpLayers *layers, const RpNetwork *network, const RpWeights *weig
            (layers->memory =
                 probe->ops->take(probe, rp_layers_bytes(network, n_resident, NULL), error)) != NULL;
     layers->buffers = layers->memory;
+    g_autofree guint8 *scratch =
+        good && layers->host == NULL ? g_malloc(largest_layer(network)) : NULL;
+
     for (guint l = 0; l < n && good; l++) {
         const guint64 bytes = rp_network_layout(network, l)->bytes;
 
         if (is_resident(network, l, n_resident)) {
             layers->places[l] = layers->buffers;
             layers->buffers += bytes; /* behind all of them */
-            good = upload(layers, weights, probe, l, error);
+            good = upload(layers, weights, probe, l, scratch, error);
         } else {
             layers->streamed[layers->n_streamed++] = l;
             layers->buffer_bytes = MAX(layers->buffer_bytes, bytes);

@@ -224,3 +224,23 @@ rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *val
     else
         read_random(weights, index, first, values, n);
 }
+
+void
+rp_weights_read_as(const RpWeights *weights, guint index, RpDtype dtype, guint64 first, void *at,
+                   gsize n)
+{
+    const RpWeightOrigin origin = rp_weights_origin(weights, index);
+    const gsize size = rp_dtype_size(dtype);
+    float values[BLOCK];
+
+    if (origin.map == NULL && origin.packed == NULL && origin.tensor != NULL &&
+        origin.tensor->dtype == dtype) {
+        memcpy(at, (const guint8 *)origin.tensor->data + first * size, n * size);
+        return;
+    }
+    for (gsize done = 0, some; done < n; done += some) {
+        some = MIN(n - done, BLOCK);
+        rp_weights_read(weights, index, first + done, values, some);
+        rp_dtype_from_float(dtype, values, (guint8 *)at + done * size, some);
+    }
+}

@@ -197,6 +197,9 @@ const RpLowbitSource *rp_weights_packed(const RpWeights *weights, guint index);
  * rp_weights_bind_random(), or an adapter as new ones begin. From any thread.
  */
 void rp_weights_read(const RpWeights *weights, guint index, guint64 first, float *values, gsize n);
+/* The same rounded to @dtype, at @at. */
+void rp_weights_read_as(const RpWeights *weights, guint index, RpDtype dtype, guint64 first,
+                        void *at, gsize n);
 /* Hash of the model that the weights are bound to, or of the base of adapters: names, shapes, types and bytes of its
  * tensors. NULL before they are bound */
 const char *rp_weights_model_hash(const RpWeights *weights);
