@@ -317,6 +317,33 @@ rp_generator_sizes(const RpModel *config, const RpWeights *weights, RpDtype dtyp
     return find_sizes(generator, TRUE, options->memory_bytes);
 }
 
+/* Runs each call of decoding, and records it, so that no answer waits while kernels are loaded or calls recorded. */
+static gboolean
+warm_up(RpGenerator *generator, GError **error)
+{
+    const guint slots = generator->options.slots, tokens = generator->options.tokens;
+    g_autofree gint32 *zeros = g_new0(gint32, tokens);
+    RpTicket ticket = {.request = {.prompt = zeros, .n_prompt = 1}};
+    RpSequence sequence = {.ticket = &ticket, .blocks = zeros, .n_blocks = generator->most_blocks};
+    RpSequence *sequences[RP_GENERATOR_MAX_SLOTS];
+    gboolean good;
+
+    if (generator->probe->ops->record == NULL || generator->layers.n_streamed > 0)
+        return TRUE;
+    for (guint i = 0; i < slots; i++)
+        sequences[i] = &sequence;
+    good = rp_generator_begin(generator, sequences, 1, error);
+    for (guint n = 1, last = 0; n != last && good; last = n, n = MIN(2 * n, slots))
+        for (guint record = 0, longest = 0;
+             record < RP_GENERATOR_RECORDS && longest < tokens && good; record++) {
+            longest = (guint)MIN((guint64)RP_CACHE_PART << 2 * record, tokens);
+            ticket.request.n_prompt = longest;
+            good = rp_generator_step(generator, sequences, n, error) &&
+                   rp_generator_step(generator, sequences, n, error);
+        }
+    return good;
+}
+
 RpGenerator *
 rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernels *kernels,
                  RpProbe *probe, const RpGeneratorOptions *options, GError **error)
@@ -327,7 +354,9 @@ rp_generator_new(const RpModel *config, const RpWeights *weights, const RpKernel
                                                     kernels, probe->ops->is_host, options);
 
     generator->probe = probe;
-    return open_memory(generator, weights, error) ? g_steal_pointer(&generator) : NULL;
+    return open_memory(generator, weights, error) && warm_up(generator, error)
+               ? g_steal_pointer(&generator)
+               : NULL;
 }
 
 static void
