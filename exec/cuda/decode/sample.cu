@@ -57,18 +57,31 @@ template <typename T> struct Row {
     size_t n;
     bool wide;
 
-    /* Calls f(key, id) for each of them. */
-    template <typename F>
+    /* Calls f(key, id) for each of them; the thread's next AHEAD packs are read at once. */
+    template <int AHEAD = 1, typename F>
     __device__ __forceinline__ void
     for_keys(F f) const
     {
-        for (size_t first = threadIdx.x * RP_PACK; first < n; first += SAMPLE_THREADS * RP_PACK) {
-            const Pack<T> pack = load_pack(at + first, n - first, wide);
+        constexpr size_t STEP = SAMPLE_THREADS * RP_PACK;
+
+        for (size_t begin = threadIdx.x * RP_PACK; begin < n; begin += AHEAD * STEP) {
+            Pack<T> packs[AHEAD];
 
 #pragma unroll
-            for (int i = 0; i < RP_PACK; i++)
-                if (first + i < n)
-                    f(rp_sample_key(to_float(pack.at[i])), first + i);
+            for (int a = 0; a < AHEAD; a++) {
+                const size_t first = begin + a * STEP;
+
+                packs[a] = load_pack(at + first, first < n ? n - first : 0, wide);
+            }
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const size_t first = begin + a * STEP;
+
+#pragma unroll
+                for (int i = 0; i < RP_PACK; i++)
+                    if (first + i < n)
+                        f(rp_sample_key(to_float(packs[a].at[i])), first + i);
+            }
         }
     }
 };
@@ -78,9 +91,14 @@ template <typename T>
 static __device__ Sum
 find_largest(const Row<T> &row, SampleShared &shared)
 {
-    Sum best = 0;
+    uint32_t largest = 0, id = threadIdx.x * RP_PACK;
 
-    row.for_keys([&](uint32_t key, size_t v) { best = max(best, (Sum)key << 32 | (uint32_t)~v); });
+    row.template for_keys<5>([&](uint32_t key, size_t v) { /* ids rise */
+        id = key > largest ? (uint32_t)v : id;
+        largest = max(key, largest);
+    });
+    Sum best = (Sum)largest << 32 | (uint32_t)~id;
+
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
         best = max(best, __shfl_xor_sync(0xffffffffu, best, step));
@@ -259,6 +277,8 @@ __launch_bounds__(SAMPLE_THREADS) sample(const RpSampleArgs args, bool wide)
     const size_t n = args.vocabulary;
     const Row<T> row = {(const T *)args.logits + blockIdx.x * n, n, wide};
     const RpSampleChoice choice = args.choices[blockIdx.x];
+
+    wait_for_previous(); /* who is older than the call's arrays */
     const Sum best = find_largest(row, shared);
     const uint32_t largest = (uint32_t)(best >> 32);
     Limit limit = {0, 0};
@@ -303,8 +323,7 @@ rp_cuda_sample(const RpSampleArgs *args, cudaStream_t stream)
     if (args->rows == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
-        sample<decltype(zero)><<<(unsigned)args->rows, SAMPLE_THREADS, 0, stream>>>(
-            *args, rows_are_wide(args->logits, args->vocabulary));
-        return cudaGetLastError();
+        return launch_early(sample<decltype(zero)>, dim3((unsigned)args->rows), SAMPLE_THREADS, 0,
+                            stream, *args, rows_are_wide(args->logits, args->vocabulary));
     });
 }
