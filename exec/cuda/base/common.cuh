@@ -215,6 +215,13 @@ sigmoid(float a)
     return sizeof(T) == sizeof(float) ? 1.0f / divisor : __fdividef(1.0f, divisor);
 }
 
+/* Has the L2 cache read the line of 128 bytes that holds @place. */
+static __device__ __forceinline__ void
+prefetch_line(const void *place)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(place)));
+}
+
 /* Lets Hopper start the next kernel, which waits before it reads. */
 __device__ __forceinline__ void
 let_next_begin()

@@ -30,13 +30,13 @@ static __global__ void
 __launch_bounds__(COPY_THREADS) copy_rows(const RpCacheRowsArgs args, bool wide)
 {
     let_next_begin();
-    wait_for_previous();
 
     const size_t i = blockIdx.x;
     const T *from = blockIdx.y == 0 ? (const T *)args.k + args.tokens[i] * args.k_stride
                                     : (const T *)args.v + args.tokens[i] * args.v_stride;
     T *to = (T *)(blockIdx.y == 0 ? args.keys : args.values) + args.rows[i] * args.width;
 
+    wait_for_previous(); /* who is older than the call's arrays */
     for (size_t at = threadIdx.x * RP_PACK; at < args.width; at += COPY_THREADS * RP_PACK)
         store_pack(to + at, load_pack(from + at, args.width - at, wide), args.width - at, wide);
 }
@@ -303,6 +303,16 @@ __launch_bounds__(CACHED_THREADS, HEADS * I > 4 || sizeof(T) == 4 || !SHARED ? 2
         blocks[threadIdx.x] =
             args.tables[query * args.most_blocks + part / RP_CACHE_BLOCK + threadIdx.x];
     __syncthreads();
+    /* few blocks wait for each key: these come to the L2 cache while others are waited for */
+    for (int key = first + (int)threadIdx.x; !SHARED && key < end; key += CACHED_THREADS) {
+        const size_t block = (size_t)blocks[(key - part) / RP_CACHE_BLOCK];
+        const size_t at = (block * RP_CACHE_BLOCK + key % RP_CACHE_BLOCK) * width + kv_head * D;
+
+        for (int d = 0; d < D; d += 128 / (int)sizeof(T)) {
+            prefetch_line((const T *)args.keys + at + d);
+            prefetch_line((const T *)args.values + at + d);
+        }
+    }
     wait_for_previous(); /* who is older than the call's arrays */
 
     /* groups have keys of the part by their number, whichever of these the query sees */
@@ -410,12 +420,13 @@ static __global__ void
 __launch_bounds__(CACHED_THREADS) merge_parts(const RpCachedAttentionArgs args, int parts)
 {
     let_next_begin();
-    wait_for_previous();
+
     const size_t head = blockIdx.x, query = blockIdx.y;
     const int past = args.positions[query] + 1;
     const int begin = args.window > 0 && past > (int)args.window ? past - (int)args.window : 0;
     const int first = begin / RP_CACHE_PART, end = (past + RP_CACHE_PART - 1) / RP_CACHE_PART;
 
+    wait_for_previous(); /* who is older than the call's arrays */
     for (int d = (int)threadIdx.x; d < (int)args.head_size; d += CACHED_THREADS) {
         float largest = -INFINITY, weight = 0, sum = 0;
 

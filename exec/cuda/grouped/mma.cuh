@@ -17,13 +17,6 @@ copy_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Has the L2 cache read the line of 128 bytes that holds @place. */
-static __device__ __forceinline__ void
-prefetch_line(const void *place)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(place)));
-}
-
 /* A register of C has two elements: (g, 2t), and (g+8, 2t). */
 static __device__ __forceinline__ void
 multiply_add(__half, uint32_t (&c)[2], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)

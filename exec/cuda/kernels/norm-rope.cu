@@ -128,7 +128,6 @@ static __global__ void
 __launch_bounds__(THREADS, FORWARD_BLOCKS) forward_kernel(const Turn<T> args)
 {
     let_next_begin();
-    wait_for_previous();
 
     const size_t half = args.half;
     const size_t first = threadIdx.x % GROUP * RP_PACK;
@@ -140,17 +139,16 @@ __launch_bounds__(THREADS, FORWARD_BLOCKS) forward_kernel(const Turn<T> args)
     const size_t row = t * args.heads + head;
     const size_t x_row = t * args.row_heads + head;
     const size_t angles = count > 0 ? (size_t)args.positions[t] * half + first : 0;
+    const Halves<T> weight = load_halves<WIDE>(args.weight, half, first, count);
+    const Pack<float> c = load<WIDE>(args.cosines + angles, count);
+    const Pack<float> s = load<WIDE>(args.sines + angles, count);
     Halves<T> x[HEADS];
 
+    wait_for_previous(); /* who writes neither weights nor angles */
 #pragma unroll
     for (int i = 0; i < HEADS; i++)
         x[i] = load_halves<WIDE>(args.x + (x_row + i) * 2 * half, half, first,
                                  head + i < args.heads ? count : 0);
-
-    const Halves<T> weight = load_halves<WIDE>(args.weight, half, first, count);
-    const Pack<float> c = load<WIDE>(args.cosines + angles, count);
-    const Pack<float> s = load<WIDE>(args.sines + angles, count);
-
 #pragma unroll
     for (int i = 0; i < HEADS; i++) {
         const float squares =

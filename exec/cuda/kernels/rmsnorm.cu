@@ -271,6 +271,12 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     float rstd;
 
     let_next_begin();
+    if (here) { /* weights come while others are waited for */
+        FOR_PACKS_OF_ROW(pack, first)
+        {
+            prefetch_line(args.weight + first);
+        }
+    }
     wait_for_previous();
     if (here) {
         FOR_PACKS_OF_ROW(pack, first)
