@@ -69,7 +69,7 @@ RP_TEST(multiplies_few_rows)
 RP_TEST(multiplies_each_row_as_if_it_were_alone)
 {
     static const size_t rows[] = {1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 130, 300};
-    static const size_t shapes[][2] = {{64, 2048}, {4096, 520}, {16000, 104}, {33, 77}};
+    static const size_t shapes[][2] = {{64, 4096}, {4096, 520}, {16000, 104}, {33, 77}};
     const Side side = {rp_cuda_kernels(), cuda_stream(), 0};
     const size_t most = 300;
 

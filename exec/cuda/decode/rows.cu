@@ -5,137 +5,21 @@
  * Tensor cores by mma.sync.m16n8k16, W on their side of 16 rows, tokens on that of 8. k is cut into 8 parts whatever m is,
  * whose sums are added in order; within a part the instructions follow each other in k:
  *
- *   few tokens     a block has 16 rows of W, and then others, a warp a part of k; W goes straight to registers, a stage
- *                  ahead, X through shared memory. All of its W is on its way before it waits for those who make X
+ *   up to 8 tokens a block has 16 rows of W, and then others, a warp a part of k; W goes straight to registers, a stage
+ *                  ahead. Each warp has its part of X in shared memory, and waits for others when sums are added
+ *   few tokens     the same, but X comes in stages, too, and all W of 16 rows is on its way to the L2 cache before the
+ *                  block waits for those who make X
  *   more tokens    a block has a tile of 64 or 128 rows of W, as many tokens or half, and all of k; both through shared
  *                  memory, all stages but one ahead
  *
  * Each lane reads 16 bytes of a row: 8 neighbours in k, which two instructions take as if they were theirs, the same of W
  * and X. Other storages, sizes and places: a warp has a row of W. fp32 sums. Oracle: exec/host/matmul.c
  */
-#include <limits.h>
+#include "exec/cuda/decode/row-tiles.cuh"
 
-#include "exec/cuda/attention/private.h"
-#include "exec/cuda/base/common.cuh"
-#include "exec/cuda/grouped/mma.cuh"
-
-#define ROW_WARPS 8
-#define ROW_THREADS (ROW_WARPS * 32)
-#define ROW_PARTS 8
-#define ROW_DEPTH 32 /* of k that a step has */
-#define ROW_UNIT 2   /* steps: a part of k has whole units */
 #define FEW_BLOCKS 2 /* on a multiprocessor */
 #define ANY_TOKENS 8
-
-/* A block's shared memory, 16 bytes a place. */
-extern __shared__ __align__(1024) uint4 row_shared[];
-
-__device__ __forceinline__ uint32_t
-shared_address()
-{
-    return (uint32_t)__cvta_generic_to_shared(row_shared);
-}
-
-__device__ __forceinline__ uint4
-load_weights(const void *at)
-{
-    uint4 value;
-
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(at));
-    return value;
-}
-
-/* sums += one step of M x 16 rows of W, @low g and @high g + 8 of each, and N x 8 tokens, from fragment @first on. The
- * second instruction of a sum comes after the first ones of all, for it waits for its own. @zero: unknown to the compiler,
- * which would copy W to neighbouring registers for each instruction anew */
-template <typename T, int M, int N, int ALL>
-__device__ __forceinline__ void
-multiply_step(float (&sums)[M][ALL][4], int first, const uint4 (&low)[M], const uint4 (&high)[M],
-              const uint4 (&x)[N], uint32_t zero)
-{
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        uint32_t w[M][4];
-
-#pragma unroll
-        for (int i = 0; i < M; i++) {
-            w[i][0] = (half ? low[i].z : low[i].x) ^ zero;
-            w[i][1] = (half ? high[i].z : high[i].x) ^ zero;
-            w[i][2] = (half ? low[i].w : low[i].y) ^ zero;
-            w[i][3] = (half ? high[i].w : high[i].y) ^ zero;
-        }
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-#pragma unroll
-            for (int i = 0; i < M; i++)
-                multiply_add(T(), sums[i][first + j], w[i], half ? x[j].z : x[j].x,
-                             half ? x[j].w : x[j].y);
-        }
-    }
-}
-
-__device__ __forceinline__ int
-units_of(const RpMatmulArgs &args)
-{
-    return ((int)args.k + ROW_UNIT * ROW_DEPTH - 1) / (ROW_UNIT * ROW_DEPTH);
-}
-
-/* The first unit of a part. */
-__device__ __forceinline__ int
-first_unit(int units, int part)
-{
-    return part * units / ROW_PARTS;
-}
-
-__device__ __forceinline__ size_t
-stride_of(const RpMatmulArgs &args)
-{
-    return args.a_stride > 0 ? args.a_stride : args.k;
-}
-
-__device__ __forceinline__ uint32_t
-zero_of(const RpMatmulArgs &args)
-{
-    return !args.alone;
-}
-
-template <typename T>
-__device__ __forceinline__ void
-add_pack(float (&sums)[RP_PACK], const T *at, size_t count, bool wide)
-{
-    const Pack<T> pack = load_pack(at, count, wide);
-
-#pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        sums[i] += to_float(pack.at[i]);
-}
-
-/* @sums: over k, of @count rows of W from @row on. Stores C[token,row]. */
-template <typename T>
-__device__ __forceinline__ void
-store_sums(const RpMatmulArgs &args, size_t token, size_t row, float (&sums)[RP_PACK], size_t count,
-           bool wide)
-{
-    const size_t at = token * (args.c_stride > 0 ? args.c_stride : args.n) + row;
-    T *place = (T *)args.c + at;
-    Pack<T> pack;
-
-#pragma unroll
-    for (int i = 0; args.scale != 0 && i < RP_PACK; i++)
-        sums[i] *= args.scale;
-    if (args.accumulate)
-        add_pack(sums, place, count, wide);
-    if (args.residual)
-        add_pack(sums, (const T *)args.residual + at, count, wide);
-    if (args.bias)
-        add_pack(sums, (const T *)args.bias + row, count, wide);
-#pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        pack.at[i] = from_float<T>(sums[i]);
-    store_pack(place, pack, count, wide);
-}
+#define LEAST_TOKENS 8 /* of an instruction */
 
 /* ---- few tokens ---- */
 
@@ -246,7 +130,6 @@ template <typename T, int U> struct PartOfRows {
         low = (const T *)args.b + min(first_row + lane / 4, args.n - 1) * args.k;
         high = (const T *)args.b + min(first_row + lane / 4 + 8, args.n - 1) * args.k;
         load_weights_of<T, U>(now, low, high, begin, end, (int)args.k, lane % 4 * 8);
-        prefetch_part<T>(args, first_row, begin + U, end);
     }
 };
 
@@ -308,13 +191,16 @@ __launch_bounds__(ROW_THREADS, FEW_BLOCKS) multiply_rows(const RpMatmulArgs args
 
     let_next_begin();
     rows.begin(args, (size_t)blockIdx.y * 16, begin, end);
+    prefetch_part<T>(args, (size_t)blockIdx.y * 16, begin + U, end);
     wait_for_previous(); /* weights are nobody's */
     for (size_t row = (size_t)blockIdx.y * 16; row < args.n; row += (size_t)gridDim.y * 16) {
         float sums[1][NT][4] = {};
 
         multiply_part<T, NT, U>(sums, rows, args, first_token, units, warp, begin, end);
-        if (row + (size_t)gridDim.y * 16 < args.n)
+        if (row + (size_t)gridDim.y * 16 < args.n) {
             rows.begin(args, row + (size_t)gridDim.y * 16, begin, end);
+            prefetch_part<T>(args, row + (size_t)gridDim.y * 16, begin + U, end);
+        }
         copy_async_wait();
         __syncthreads();
 #pragma unroll
@@ -342,238 +228,111 @@ __launch_bounds__(ROW_THREADS, FEW_BLOCKS) multiply_rows(const RpMatmulArgs args
     }
 }
 
-/* ---- tiles ---- */
+/* ---- up to 8 tokens ---- */
 
-/* A block's tile: HIGH x WIDE warps, each with M x 16 rows of W and N x 8 tokens; a stage has a unit of k. */
-template <typename T_, int M_, int N_, int HIGH_, int WIDE_, int STAGES_, int BLOCKS_> struct RowTile {
-    using T = T_;
-    static constexpr int M = M_, N = N_, HIGH = HIGH_, WIDE = WIDE_, STAGES = STAGES_;
-    static constexpr int BLOCKS = BLOCKS_; /* on a multiprocessor */
-    static constexpr int ROWS = HIGH * M * 16, TOKENS = WIDE * N * 8;
-    static constexpr int PACKS = ROW_UNIT * 4, PASS = ROW_THREADS / PACKS; /* 16 bytes of a row; rows copied at once */
-    static constexpr int GROUP = N < 4 ? N : 4; /* fragments of X that are read together */
-    /* a step's rows of 64 bytes; the next stands so that a row's copies go to all banks */
-    static constexpr uint32_t W_STEP = ROWS * 64 + 64, X_STEP = TOKENS * 64 + 64;
-    static constexpr uint32_t STAGE_BYTES = ROW_UNIT * (W_STEP + X_STEP), BYTES = STAGES * STAGE_BYTES;
-    static constexpr int SUM_PITCH = ROWS + 4; /* floats of a token */
-
-    static_assert(HIGH * WIDE == ROW_WARPS && ROWS % PASS == 0 && TOKENS % PASS == 0, "all warps");
-    static_assert(BYTES <= 99 * 1024 && SUM_PITCH * TOKENS * 4 <= BYTES, "GeForce cards have 99 KiB");
+/* Sums of a block's 16 rows: those of two turns stand in front of X. */
+struct LeastSums {
+    float of[ROW_PARTS][16][LEAST_TOKENS + 1];
 };
 
-/* A thread copies 16 bytes of rows row, row + PASS, ... of a matrix of @extent rows. */
-template <typename S, int COUNT> struct RowCopier {
-    const typename S::T *from;
-    size_t stride; /* from a row to the thread's next */
-    uint32_t to;
-    int rows_left;
-
-    __device__ __forceinline__
-    RowCopier(const void *matrix, size_t row_stride, size_t first, size_t extent, uint32_t step)
-    {
-        const int pack = (int)threadIdx.x % S::PACKS, row = (int)threadIdx.x / S::PACKS;
-
-        stride = S::PASS * row_stride;
-        from = (const typename S::T *)matrix + (first + row) * row_stride + pack * 8;
-        to = shared_address() + pack / 4 * step + row * 64 + pack % 4 * 16;
-        rows_left = (int)min(extent - first, (size_t)COUNT) - row;
-    }
-
-    /* The next unit, to the stage that is @stage bytes away. FULL: all of it is there; else what is @inside of k is, and
-     * @any may be read. */
-    template <bool FULL>
-    __device__ __forceinline__ void
-    copy(uint32_t stage, bool inside, const void *any)
-    {
-        const typename S::T *row = from;
-
-#pragma unroll
-        for (int i = 0; i < COUNT; i += S::PASS, row += stride) {
-            const bool valid = FULL || (inside && i < rows_left);
-
-            copy_async_16(to + stage + i * 64, valid ? row : any, valid);
-        }
-        from += ROW_UNIT * ROW_DEPTH;
-    }
-};
-
-template <typename S>
-__device__ __forceinline__ void
-end_row_part(float (&totals)[S::M][S::N][4], float (&sums)[S::M][S::N][4])
+/* Elements from a token of X to the next: lanes of two tokens read all banks. */
+__host__ __device__ __forceinline__ int
+pitch_of(const RpMatmulArgs &args)
 {
-#pragma unroll
-    for (int i = 0; i < S::M; i++) {
-#pragma unroll
-        for (int j = 0; j < S::N; j++) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                totals[i][j][c] += sums[i][j][c];
-                sums[i][j][c] = 0;
-            }
-        }
-    }
+    constexpr int UNIT = ROW_UNIT * ROW_DEPTH;
+
+    return ((int)args.k + UNIT - 1) / UNIT * UNIT + 32;
 }
 
-/* A warp multiplies these at once: all of its W of a step, and a group of its X. */
-template <typename S> struct Fragments {
-    uint4 low[S::M], high[S::M], x[S::GROUP];
-};
-
-/* @w, @x: the lane's first pieces of the step */
-template <typename S>
-__device__ __forceinline__ void
-load_fragments(Fragments<S> &to, const uint4 *w, const uint4 *x, int group)
+static size_t
+least_bytes(const RpMatmulArgs &args)
 {
-#pragma unroll
-    for (int i = 0; group == 0 && i < S::M; i++) {
-        to.low[i] = w[i * 16 * 4];
-        to.high[i] = w[i * 16 * 4 + 8 * 4];
-    }
-#pragma unroll
-    for (int j = 0; j < S::GROUP; j++)
-        to.x[j] = x[(group * S::GROUP + j) * 8 * 4];
+    return 2 * sizeof(LeastSums) + args.m * (size_t)pitch_of(args) * 2;
 }
 
-/* The unit before which the sums of parts end. */
-struct PartEnds {
-    int units, part, end;
-
-    __device__ __forceinline__ explicit PartEnds(int units_) : units(units_), part(0), end(0)
-    {
-        advance();
-    }
-
-    /* To the next part that has a unit. */
-    __device__ __forceinline__ void
-    advance()
-    {
-        const int last = end;
-
-        while (part < ROW_PARTS && end == last)
-            end = first_unit(units, ++part);
-    }
-};
-
-/*
- * @totals = the warp's part of the tile, over k. Fragments are read a group ahead, stages copied STAGES - 1 ahead. All
- * threads.
- */
-template <typename S>
+/* Copies the warp's part of X, from step @begin to @end. */
+template <typename T>
 __device__ __forceinline__ void
-sum_row_tile(float (&totals)[S::M][S::N][4], const RpMatmulArgs &args, size_t first_row,
-             size_t first_token)
+copy_part(const RpMatmulArgs &args, int begin, int end)
 {
-    constexpr int GROUPS = S::N / S::GROUP, PLACE = (int)S::STAGE_BYTES / 16;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int pack = (int)threadIdx.x % S::PACKS, units = units_of(args);
-    const uint4 *w = row_shared + lane + warp / S::WIDE * S::M * 16 * 4;
-    const uint4 *x = row_shared + lane + (ROW_UNIT * S::W_STEP) / 16 + warp % S::WIDE * S::N * 8 * 4;
-    const uint32_t zero = zero_of(args);
-    const bool full = first_row + S::ROWS <= args.n && first_token + S::TOKENS <= args.m &&
-                      args.k % (ROW_UNIT * ROW_DEPTH) == 0;
-    RowCopier<S, S::ROWS> w_copier(args.b, args.k, first_row, args.n, S::W_STEP);
-    RowCopier<S, S::TOKENS> x_copier(args.a, stride_of(args), first_token, args.m, S::X_STEP);
-    float sums[S::M][S::N][4] = {};
-    Fragments<S> now, next;
-    PartEnds ends(units);
-    int place = 0;
+    const int first = begin * ROW_DEPTH + (int)threadIdx.x % 32 * 8, k = (int)args.k;
 
-    auto copy_w = [&](int unit, uint32_t stage) {
-        if (full && unit < units)
-            w_copier.template copy<true>(stage, true, args.b);
-        else if (unit < units)
-            w_copier.template copy<false>(stage, (unit * S::PACKS + pack) * 8 < (int)args.k, args.b);
-    };
-    auto copy_x = [&](int unit, uint32_t stage) {
-        stage += ROW_UNIT * S::W_STEP;
-        if (full && unit < units)
-            x_copier.template copy<true>(stage, true, args.a);
-        else if (unit < units)
-            x_copier.template copy<false>(stage, (unit * S::PACKS + pack) * 8 < (int)args.k, args.a);
-        copy_async_commit();
-    };
+    for (int token = 0; token < (int)args.m; token++) {
+        const T *x = (const T *)args.a + token * stride_of(args);
+        const uint32_t to =
+            shared_address() + 2 * (uint32_t)(sizeof(LeastSums) + token * pitch_of(args));
 
-#pragma unroll
-    for (int unit = 0; unit < S::STAGES; unit++)
-        copy_w(unit, unit * S::STAGE_BYTES);
-    wait_for_previous(); /* weights are nobody's */
-#pragma unroll
-    for (int unit = 0; unit < S::STAGES; unit++)
-        copy_x(unit, unit * S::STAGE_BYTES);
-    copy_async_wait_but<S::STAGES - 1>();
-    __syncthreads();
-    load_fragments<S>(now, w, x, 0);
-    for (int unit = 0; unit < units; unit++) {
-        const int next_place = place == (S::STAGES - 1) * PLACE ? 0 : place + PLACE;
-
-#pragma unroll
-        for (int u = 0; u < ROW_UNIT; u++) {
-#pragma unroll
-            for (int group = 0; group < GROUPS; group++) {
-                const int u_next = group == GROUPS - 1 ? u + 1 : u, to = (group + 1) % GROUPS;
-
-                next = now;
-                if (u_next < ROW_UNIT) {
-                    load_fragments<S>(next, w + place + u_next * (S::W_STEP / 16),
-                                      x + place + u_next * (S::X_STEP / 16), to);
-                } else {
-                    copy_async_wait_but<S::STAGES - 2>();
-                    __syncthreads();
-                    load_fragments<S>(next, w + next_place, x + next_place, to);
-                    copy_w(unit + S::STAGES, (uint32_t)place * 16);
-                    copy_x(unit + S::STAGES, (uint32_t)place * 16);
-                }
-                multiply_step<typename S::T, S::M, S::GROUP>(sums, group * S::GROUP, now.low, now.high,
-                                                             now.x, zero);
-                now = next;
-            }
-        }
-        place = next_place;
-        if (unit + 1 == ends.end) {
-            end_row_part<S>(totals, sums);
-            ends.advance();
-        }
+        for (int at = first; at < end * ROW_DEPTH; at += 32 * 8)
+            copy_async_16(to + 2 * at, at < k ? x + at : x, at < k);
     }
     copy_async_wait();
-    __syncthreads();
+    __syncwarp();
 }
 
-template <typename S>
-static __global__ void
-__launch_bounds__(ROW_THREADS, S::BLOCKS) multiply_row_tiles(const RpMatmulArgs args, bool wide)
+/* Adds the parts of row threadIdx.x % 16 and token threadIdx.x / 16, and stores them. */
+template <typename T>
+__device__ __forceinline__ void
+add_parts(const RpMatmulArgs &args, size_t first_row, const LeastSums &sums, bool wide)
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int row = warp / S::WIDE * S::M * 16 + lane / 4;
-    const int token = warp % S::WIDE * S::N * 8 + lane % 4 * 2;
-    const size_t first_token = (size_t)blockIdx.x * S::TOKENS;
-    const size_t first_row = (size_t)blockIdx.y * S::ROWS;
-    float totals[S::M][S::N][4] = {};
-    float *tile = (float *)row_shared;
+    const int token = (int)threadIdx.x / 16;
+    const size_t row = first_row + threadIdx.x % 16 / RP_PACK * RP_PACK;
+    float sum = 0, pack[RP_PACK];
+
+#pragma unroll
+    for (int part = 0; part < ROW_PARTS; part++)
+        sum += sums.of[part][threadIdx.x % 16][token];
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        pack[i] = __shfl_sync(0xffffffffu, sum, i, RP_PACK);
+    if (threadIdx.x % RP_PACK == 0 && token < (int)args.m && row < args.n)
+        store_sums<T>(args, token, row, pack, args.n - row, wide);
+}
+
+/* A block has every gridDim.x-th 16 rows of W, as multiply_rows has. */
+template <typename T, int U>
+static __global__ void
+__launch_bounds__(ROW_THREADS, FEW_BLOCKS) multiply_least_rows(const RpMatmulArgs args, bool wide)
+{
+    LeastSums *const sums = (LeastSums *)row_shared;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int units = units_of(args), begin = first_unit(units, warp) * ROW_UNIT;
+    const int end = first_unit(units, warp + 1) * ROW_UNIT;
+    const uint4 *x = (const uint4 *)(sums + 2) + (g * pitch_of(args) + begin * ROW_DEPTH) / 8 + t;
+    const size_t stride = (size_t)gridDim.x * 16;
+    PartOfRows<T, U> rows;
+    int turn = 0;
 
     let_next_begin();
-    sum_row_tile<S>(totals, args, first_row, first_token);
-#pragma unroll
-    for (int i = 0; i < S::M; i++) {
-#pragma unroll
-        for (int j = 0; j < S::N; j++) {
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                tile[(token + j * 8 + c % 2) * S::SUM_PITCH + row + i * 16 + c / 2 * 8] =
-                    totals[i][j][c];
-        }
-    }
-    __syncthreads();
-    for (int at = (int)threadIdx.x; at < S::TOKENS * S::ROWS / RP_PACK; at += ROW_THREADS) {
-        const int of = at % (S::ROWS / RP_PACK) * RP_PACK, t = at / (S::ROWS / RP_PACK);
-        float sums[RP_PACK];
+    rows.begin(args, (size_t)blockIdx.x * 16, begin, end);
+    wait_for_previous(); /* weights are nobody's */
+    copy_part<T>(args, begin, end);
+    for (size_t row = (size_t)blockIdx.x * 16; row < args.n; row += stride, turn ^= 1) {
+        float sum[1][1][4] = {};
 
-        if (first_row + of >= args.n || first_token + t >= args.m)
-            continue;
+        for (int step = begin; step < end; step += U) {
+            Weights<U> next;
+
+            load_weights_of<T, U>(next, rows.low, rows.high, step + U, end, (int)args.k, 8 * t);
 #pragma unroll
-        for (int i = 0; i < RP_PACK; i++)
-            sums[i] = tile[t * S::SUM_PITCH + of + i];
-        store_sums<typename S::T>(args, first_token + t, first_row + of, sums,
-                                  args.n - first_row - of, wide);
+            for (int u = 0; u < U; u++) {
+                if (step + u >= end)
+                    break;
+                const uint4 low[1] = {rows.now.low[u]}, high[1] = {rows.now.high[u]};
+                const uint4 tokens[1] = {g < (int)args.m ? x[(step - begin + u) * (ROW_DEPTH / 8)]
+                                                         : make_uint4(0, 0, 0, 0)};
+
+                multiply_step<T, 1, 1>(sum, 0, low, high, tokens, zero_of(args));
+            }
+            rows.now = next;
+        }
+        if (row + stride < args.n)
+            rows.begin(args, row + stride, begin, end);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            sums[turn].of[warp][g + j / 2 * 8][2 * t + j % 2] = sum[0][0][j];
+        __syncthreads();
+        if (threadIdx.x < 16 * LEAST_TOKENS)
+            add_parts<T>(args, row, sums[turn], wide);
     }
 }
 
@@ -661,6 +420,17 @@ launch_few(const RpMatmulArgs *args, cudaStream_t stream)
                        Of::BYTES, &allowed, args, stream);
 }
 
+template <typename T, int U>
+static cudaError_t
+launch_least(const RpMatmulArgs *args, cudaStream_t stream)
+{
+    const size_t wanted = ceil_divide(args->n, 16), most = multiprocessors() * FEW_BLOCKS;
+    const size_t blocks = ceil_divide(wanted, ceil_divide(wanted, most));
+
+    return launch_early(multiply_least_rows<T, U>, dim3((unsigned)blocks), ROW_THREADS,
+                        least_bytes(*args), stream, *args, stores_wide(args));
+}
+
 template <typename S>
 static cudaError_t
 launch_tiles(const RpMatmulArgs *args, cudaStream_t stream)
@@ -695,6 +465,8 @@ multiply_fast(const RpMatmulArgs *args, cudaStream_t stream)
     const bool large = is_large(Few<8, 2>::BYTES);
     const size_t tiles = ceil_divide(args->m, 64) * ceil_divide(args->n, 64);
 
+    if (args->m <= LEAST_TOKENS && least_bytes(*args) <= 48 * 1024)
+        return launch_least<T, 4>(args, stream);
     if (args->m <= 8)
         return launch_few<T, 1, 4>(args, stream);
     if (args->m <= 16)
