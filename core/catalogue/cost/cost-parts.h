@@ -38,7 +38,7 @@ typedef struct {
 
 /* Decoding on an H200 (docs/cost-model.md): a kernel in a recorded call takes so long beside its bytes and FLOP, from one
  * answer alone; sampling so long for each word of the vocabulary, from one sampled answer. */
-#define RP_COST_KERNEL_NS 3080.0
+#define RP_COST_KERNEL_NS 2270.0
 #define RP_COST_SAMPLED_NS 9.9
 
 /**
