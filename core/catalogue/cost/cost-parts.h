@@ -36,9 +36,10 @@ typedef struct {
         cached_bytes; /* bytes that one kernel writes and the next reads from the cache; 0: none */
 } RpCostRates;
 
-/* Decoding on an H200 (docs/cost-model.md): a kernel in a recorded call takes so long beside its bytes and FLOP, from one
- * answer alone; sampling so long for each word of the vocabulary, from one sampled answer. */
-#define RP_COST_KERNEL_NS 2270.0
+/* Decoding on an H200 (docs/cost-model.md): a kernel in a recorded call takes so long beside its bytes and FLOP, with one
+ * row and with more; sampling so long for each word of the vocabulary, from one sampled answer. */
+#define RP_COST_ROW_KERNEL_NS 2270.0
+#define RP_COST_ROWS_KERNEL_NS 3800.0
 #define RP_COST_SAMPLED_NS 9.9
 
 /**

@@ -12,11 +12,9 @@
 #define MLP_KERNELS 4
 #define EXPERT_KERNELS 9
 #define OTHER_KERNELS 4
-/* More rows than have a kernel of their own take as long as a tile of them; many rows reach more of the rate. */
-#define LEAST_ROWS 8
-#define TILE_ROWS 64.0
+/* Many rows reach more of the rate of few. */
 #define FULL_ROWS 256.0
-#define MANY_ROWS_GAIN 0.55
+#define MANY_ROWS_GAIN 0.6
 
 /* Work of a call. */
 typedef struct {
@@ -51,12 +49,6 @@ add_block(const RpModel *model, guint block, double rows, Work *work)
         *(rp_model_block_slides(model, block) ? &work->window_bytes : &work->cache_bytes) += kv;
 }
 
-static double
-paid_rows(double rows)
-{
-    return rows > LEAST_ROWS ? fmax(rows, TILE_ROWS) : rows;
-}
-
 /* A call of @rows tokens, @n of which get logits. @bytes: of caches that it reads */
 static double
 call_ns(const RpDecodeQuery *query, const Work *work, double rows, double n, double bytes)
@@ -71,8 +63,9 @@ call_ns(const RpDecodeQuery *query, const Work *work, double rows, double n, dou
         rates.few_rows * (1 + MANY_ROWS_GAIN * fmax(0, 1 - FULL_ROWS / fmax(rows, 1)));
     const double computed =
         1e9 * ((work->weight_bytes + BYTES_16BIT * head + bytes) / rates.bandwidth +
-               (paid_rows(rows) * work->row_flops + paid_rows(n) * 2 * head) / rate) +
-        (work->kernels + OTHER_KERNELS) * RP_COST_KERNEL_NS +
+               (rows * work->row_flops + n * 2 * head) / rate) +
+        (work->kernels + OTHER_KERNELS) *
+            (rows > 1 ? RP_COST_ROWS_KERNEL_NS : RP_COST_ROW_KERNEL_NS) +
         waves * query->model->vocab * RP_COST_SAMPLED_NS;
 
     return fmax(computed, (double)query->streamed_bytes / query->gpu->h2d_gb_per_s);
