@@ -656,8 +656,9 @@ rp_batcher_restore(RpBatcher *batcher, const RpDataState *state, GError **error)
     /* checkpoints of before caches had a hash of their words are of the newer format, too */
     if (state->fingerprint != prints.sampled &&
         (state->sampled || state->fingerprint != prints.all))
-        return fail_state(batcher, "a file of fingerprint", state->fingerprint,
-                          state->sampled ? prints.sampled : prints.all, error);
+        return fail_state(batcher,
+                          "the same data, made into samples by the same version, of fingerprint",
+                          state->fingerprint, state->sampled ? prints.sampled : prints.all, error);
     if (state->seed != here->seed)
         return fail_state(batcher, "the seed", state->seed, here->seed, error);
     if (!state->shuffle != !here->shuffle)

@@ -217,7 +217,8 @@ RP_TEST_OF(refuses_a_place_in_other_data, Fixture *f)
 
     RpDataState changed = saved;
     changed.fingerprint ^= 1;
-    rp_refuses("expected a file of fingerprint", rp_batcher_restore, f->batcher, &changed);
+    rp_refuses("made into samples by the same version, of fingerprint", rp_batcher_restore,
+               f->batcher, &changed);
 
     changed = saved;
     changed.position = N_SAMPLES + 1;
