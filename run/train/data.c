@@ -122,16 +122,19 @@ add_to_key(guint64 *key, guint64 number)
     *key = rp_hash64(numbers, sizeof numbers, 0);
 }
 
+double
+rp_train_aux_loss(const RpRunSpec *run, const RpModel *model)
+{
+    return run->router_aux_loss < 0 ? model->router_aux_loss : run->router_aux_loss;
+}
+
 /* Whether the answers of a pair stand behind one prompt: where a token then sees the same as with a prompt for each,
  * by its position alone. Noise and dropout would be those of both answers, and the auxiliary loss counts tokens. */
 static gboolean
 shares_prompts(const RpRunSpec *run, const RpModel *model)
 {
-    const double aux_loss =
-        run->router_aux_loss < 0 ? model->router_aux_loss : run->router_aux_loss;
-
     if (!rp_objective_info((RpObjective)run->objective)->has_pairs || run->lora.dropout > 0 ||
-        run->neftune_alpha > 0 || (model->experts > 1 && aux_loss > 0))
+        run->neftune_alpha > 0 || (model->experts > 1 && rp_train_aux_loss(run, model) > 0))
         return FALSE;
     for (guint b = 0; b < model->blocks; b++) {
         const guint window = rp_model_block_window(model, b);

@@ -483,7 +483,7 @@ open_model(RpTrainJob *job, GError **error)
         .preference = run->preference,
         .noise = run->neftune_alpha,
         .noise_seed = (guint64)run->seed,
-        .aux_loss = run->router_aux_loss < 0 ? job->config.router_aux_loss : run->router_aux_loss,
+        .aux_loss = rp_train_aux_loss(run, &job->config),
     };
     if (!find_loss(job, &job->network.loss, error) || !check_functions(job, error))
         return FALSE;

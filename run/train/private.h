@@ -93,6 +93,8 @@ void rp_train_take_reference(RpTrainJob *job, RpRunSpec *run, RpReference refere
                              const char *why);
 /* Puts a choice among @run's keys: a run that continues finds it in its output. */
 void rp_train_keep_reference(const RpTrainJob *job, RpRunSpec *run);
+/* The factor of the routers' auxiliary loss: the run's, or else the model's. */
+double rp_train_aux_loss(const RpRunSpec *run, const RpModel *model);
 /* Whether batches are scored by the reference before each step. */
 gboolean rp_train_scores(const RpTrainJob *job);
 /* Steps whose batches are read, and scored, together; 1 where nothing is scored. */

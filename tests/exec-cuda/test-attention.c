@@ -219,6 +219,22 @@ assert_same(const Results *a, const Results *b)
         host_assert_same(a->arrays[i], b->arrays[i]);
 }
 
+/* All kernels of @shape's variants against the host, and each against itself. */
+static void
+hold_variants(Shape *shape)
+{
+    const Inputs inputs = random_inputs(shape);
+    const Results want = attend_on_host(shape, &inputs);
+
+    for (shape->variant = 0; shape->variant <= RP_N_BACKWARD_VARIANTS; shape->variant++) {
+        const Results got = attend_on_device(shape, &inputs, 0, 0);
+        const Results again = attend_on_device(shape, &inputs, 0, 0);
+
+        assert_close(shape, &got, &want);
+        assert_same(&again, &got);
+    }
+}
+
 /* One dtype and head size, which stand in the state: all lengths and windows. */
 static void
 check_shapes(void **state)
@@ -238,17 +254,7 @@ check_shapes(void **state)
             shape.window = windows[(w + p) % G_N_ELEMENTS(windows)];
             shape.sequences = packs[p].n;
             memcpy(shape.lengths, packs[p].lengths, sizeof shape.lengths);
-
-            const Inputs inputs = random_inputs(&shape);
-            const Results want = attend_on_host(&shape, &inputs);
-
-            for (shape.variant = 0; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
-                const Results got = attend_on_device(&shape, &inputs, 0, 0);
-                const Results again = attend_on_device(&shape, &inputs, 0, 0);
-
-                assert_close(&shape, &got, &want);
-                assert_same(&again, &got);
-            }
+            hold_variants(&shape);
         }
     }
 }
@@ -269,16 +275,7 @@ RP_TEST(attends_in_branches)
                            {700, 90, 60, 1024},
                            0,
                            .gaps = {129, 600, 20, 52, 0, 0, 256, 768}};
-            const Inputs inputs = random_inputs(&shape);
-            const Results want = attend_on_host(&shape, &inputs);
-
-            for (shape.variant = 0; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
-                const Results got = attend_on_device(&shape, &inputs, 0, 0);
-                const Results again = attend_on_device(&shape, &inputs, 0, 0);
-
-                assert_close(&shape, &got, &want);
-                assert_same(&again, &got);
-            }
+            hold_variants(&shape);
         }
     }
 }
@@ -287,18 +284,8 @@ RP_TEST(attends_over_a_long_sequence)
 {
     Shape shape = {RP_DTYPE_BF16, 4, 2, 128, 0, 2, {3000, 77}, 0};
 
-    for (shape.window = 0; shape.window <= 1000; shape.window += 1000) {
-        const Inputs inputs = random_inputs(&shape);
-        const Results want = attend_on_host(&shape, &inputs);
-
-        for (shape.variant = 0; shape.variant <= RP_N_BACKWARD_VARIANTS; shape.variant++) {
-            const Results got = attend_on_device(&shape, &inputs, 0, 0);
-            const Results again = attend_on_device(&shape, &inputs, 0, 0);
-
-            assert_close(&shape, &got, &want);
-            assert_same(&again, &got);
-        }
-    }
+    for (shape.window = 0; shape.window <= 1000; shape.window += 1000)
+        hold_variants(&shape);
 }
 
 /* Tokens @first .. of an array with @heads. */
