@@ -246,6 +246,78 @@ swiglu_args(const Bench *bench, gboolean product)
 RUN(swiglu_forward, RpSwigluArgs, swiglu_args(bench, FALSE))
 RUN(swiglu_backward, RpSwigluArgs, swiglu_args(bench, entry->second))
 
+/* As of Qwen3.5: four taps; heads of 128 behind the rule, and of 256 with a gate behind each. */
+static RpConvArgs
+conv_args(const Bench *bench, gboolean sums)
+{
+    return (RpConvArgs){.dtype = RP_DTYPE_BF16,
+                        .tokens = T,
+                        .sequences = T / LENGTH,
+                        .n = M,
+                        .kernel = 4,
+                        .starts = bench->starts,
+                        .x = bench->big[0],
+                        .weight = bench->head,
+                        .y = bench->big[2],
+                        .dy = bench->big[1],
+                        .dx = bench->big[2],
+                        .d_weight = sums ? bench->floats : NULL,
+                        .workspace = bench->workspace};
+}
+
+RUN(conv_forward, RpConvArgs, conv_args(bench, FALSE))
+RUN(conv_backward, RpConvArgs, conv_args(bench, entry->second))
+
+static RpGatedNormArgs
+gated_norm_args(const Bench *bench)
+{
+    return (RpGatedNormArgs){.dtype = RP_DTYPE_BF16,
+                             .rows = T * C / D * 2,
+                             .n = D,
+                             .epsilon = 1e-6f,
+                             .x = bench->big[0],
+                             .gate = bench->big[1],
+                             .weight = bench->head,
+                             .y = bench->big[3],
+                             .dy = bench->big[2],
+                             .dx = bench->big[3],
+                             .d_gate = bench->big[4],
+                             .workspace = bench->workspace};
+}
+
+RUN(gated_norm_forward, RpGatedNormArgs, gated_norm_args(bench))
+RUN(gated_norm_backward, RpGatedNormArgs, gated_norm_args(bench))
+
+static RpHeadGateArgs
+head_gate_args(const Bench *bench)
+{
+    return (RpHeadGateArgs){.dtype = RP_DTYPE_BF16,
+                            .rows = T * C / (2 * D),
+                            .n = 2 * D,
+                            .gate_stride = 4 * D,
+                            .x = bench->big[0],
+                            .gate = (char *)bench->big[1] + 2 * D * 2,
+                            .y = bench->big[3],
+                            .dy = bench->big[2],
+                            .dx = bench->big[3],
+                            .d_gate = bench->big[4]};
+}
+
+RUN(head_gate_forward, RpHeadGateArgs, head_gate_args(bench))
+RUN(head_gate_backward, RpHeadGateArgs, head_gate_args(bench))
+
+static void
+columns(const Bench *bench, const Entry *entry)
+{
+    bench->kernels->columns(bench->stream, &(RpColumnsArgs){.dtype = RP_DTYPE_BF16,
+                                                            .rows = T * C / (2 * D),
+                                                            .n = 2 * D,
+                                                            .x_stride = 4 * D,
+                                                            .y_stride = 2 * D,
+                                                            .x = bench->big[0],
+                                                            .y = bench->big[1]});
+}
+
 static RpEmbeddingArgs
 embedding_args(const Bench *bench)
 {
@@ -368,6 +440,14 @@ static const Entry entries[] = {
     {"swiglu", "16384 x 6144", swiglu_forward, BYTES(T *M, 6)},
     {"swiglu backward", "", swiglu_backward, BYTES(T *M, 10)},
     {"swiglu backward", "and the product", swiglu_backward, BYTES(T *M, 12), .second = TRUE},
+    {"convolution", "16384 x 6144, 4 taps", conv_forward, BYTES(T *M, 4)},
+    {"conv. backward", "", conv_backward, BYTES(T *M, 6)},
+    {"conv. backward", "and sums", conv_backward, BYTES(T *M, 6), .second = TRUE},
+    {"gated norm", "16384 x 32 x 128", gated_norm_forward, BYTES(T *C, 12)},
+    {"gated norm backward", "", gated_norm_backward, BYTES(T *C, 20)},
+    {"gate of heads", "16384 x 8 x 256", head_gate_forward, BYTES(T *C, 6)},
+    {"gate of heads, back", "", head_gate_backward, BYTES(T *C, 10)},
+    {"columns", "16384 x 8 x 256 of 512", columns, BYTES(T *C, 4)},
     {"embedding", "16384 x 2048", embedding_forward, BYTES(T *C, 4)},
     {"embedding backward", "of about 9900 ids", embedding_backward, BYTES(2 * T + 8 * 9900, C)},
     {"cross entropy", "1024 x 151936", cross_entropy, BYTES(CHUNK *V, 4)},

@@ -3,9 +3,10 @@
  *
  *   convolution   a thread has a few columns of 64 tokens; taps, and the window of x that they meet, are in registers.
  *                 Backward: last token to first, with those behind the 64 whose slopes dx needs; partial sums of the
- *                 weights' gradient, [tokens / 64,n K]
- *   gated norm    a warp has a row. Backward: a block a chunk of rows; partial sums in shared memory, a row a warp
- *   gates, copies a thread an element; where a row has one gate, a warp a row
+ *                 weights' gradient, [tokens / 64,n K], where it is wanted
+ *   gated norm    a warp has a row. Backward: a block a chunk of rows; partial sums in registers, where a lane has one piece
+ *                 of a row, or in shared memory, a row a warp
+ *   gates, copies a warp has a row
  *
  * fp32; partial sums are added in order (reduce.cu). Oracle: exec/host/gated.c
  */
@@ -18,7 +19,7 @@
 #define CONV_AHEAD 4   /* tokens that are loaded before the first of them is used */
 #define NORM_WARPS (GATED_THREADS / 32)
 #define MOST_NORM 1024
-#define MOST_NORM_CHUNKS 1024
+#define MOST_NORM_CHUNKS 2048
 
 /* Results that are rounded to 16 bits take the processor's exponential and reciprocal. */
 template <typename T>
@@ -186,8 +187,8 @@ __launch_bounds__(GATED_THREADS) conv_forward_kernel(const RpConvArgs args)
     }
 }
 
-/* A column's way back: the slopes of a token and those behind it, and sums of the weights' gradient. */
-template <int TAPS, int W> struct WayBack {
+/* A column's way back: the slopes of a token and those behind it, and SUMS of the weights' gradient. */
+template <int TAPS, int W, bool SUMS> struct WayBack {
     float slopes[TAPS][W], sums[TAPS][W];
 
     /* One token back. @x, @dy: the first x that its taps meet, and its own dy. EDGE: the window's first @none may be
@@ -211,7 +212,7 @@ template <int TAPS, int W> struct WayBack {
             slopes[0][w] = to_float(dy.at[w]) * silu_slope<T>(window.convolve(w, EDGE ? none : 0));
 #pragma unroll
             for (int k = 0; k < TAPS; k++) {
-                if (!EDGE || sums_too)
+                if (SUMS && (!EDGE || sums_too))
                     sums[k][w] = fmaf(slopes[0][w], EDGE && k < none ? 0.0f : window.x[k][w], sums[k][w]);
                 d = fmaf(window.taps[TAPS - 1 - k][w], slopes[k][w], d);
             }
@@ -221,16 +222,31 @@ template <int TAPS, int W> struct WayBack {
     }
 };
 
-template <typename T, int TAPS, int W>
+/* CONV_AHEAD tokens before @end, last to first: their dy, and the first x that their taps meet. */
+template <typename T, int TAPS, int W> struct Group {
+    Few<T, W> x[CONV_AHEAD], dy[CONV_AHEAD];
+
+    __device__ __forceinline__ void load(const RpConvArgs &args, size_t end, size_t first, size_t column)
+    {
+#pragma unroll
+        for (int i = 0; i < CONV_AHEAD; i++)
+            if (end > first + i) {
+                dy[i] = load_few<T, W>(args.dy, (end - 1 - i) * args.n + column);
+                x[i] = end >= TAPS + i ? load_few<T, W>(args.x, (end - TAPS - i) * args.n + column) : Few<T, W>{};
+            }
+    }
+};
+
+template <typename T, int TAPS, int W, bool SUMS>
 static __global__ void
-__launch_bounds__(GATED_THREADS) conv_backward_kernel(const RpConvArgs args)
+__launch_bounds__(GATED_THREADS, TAPS > CONV_TAPS ? 1 : 2) conv_backward_kernel(const RpConvArgs args)
 {
     const size_t column = ((size_t)blockIdx.x * GATED_THREADS + threadIdx.x) * W;
     const size_t first = (size_t)blockIdx.y * CONV_TOKENS;
     const size_t end = min(first + CONV_TOKENS, args.tokens);
     const size_t beyond = min(end + args.kernel - 1, args.tokens);
     size_t s = sequence_of(args, beyond - 1), begin = (size_t)args.starts[s];
-    WayBack<TAPS, W> back = {};
+    WayBack<TAPS, W, SUMS> back = {};
     Window<TAPS, W> window;
 
     if (column >= args.n)
@@ -241,20 +257,17 @@ __launch_bounds__(GATED_THREADS) conv_backward_kernel(const RpConvArgs args)
     for (int k = 1; k < TAPS; k++)
         if (beyond + k >= TAPS)
             window.set(k - 1, load_few<T, W>(args.x, (beyond + k - TAPS) * args.n + column));
-    for (size_t t = beyond; t > first; t -= min(t, (size_t)CONV_AHEAD)) {
-        Few<T, W> x[CONV_AHEAD], dy[CONV_AHEAD];
+    Group<T, TAPS, W> group, ahead;
 
-#pragma unroll
-        for (int i = 0; i < CONV_AHEAD; i++)
-            if (t > first + i) {
-                dy[i] = load_few<T, W>(args.dy, (t - 1 - i) * args.n + column);
-                x[i] = t >= TAPS + i ? load_few<T, W>(args.x, (t - TAPS - i) * args.n + column) : Few<T, W>{};
-            }
+    ahead.load(args, beyond, first, column);
+    for (size_t t = beyond; t > first; t -= min(t, (size_t)CONV_AHEAD)) {
+        group = ahead;
+        ahead.load(args, t - min(t, (size_t)CONV_AHEAD), first, column);
         if (t <= end && t >= first + CONV_AHEAD && t >= begin + TAPS - 1 + CONV_AHEAD) {
 #pragma unroll
             for (int i = 0; i < CONV_AHEAD; i++)
                 store_few<T, W>(args.dx, (t - 1 - i) * args.n + column,
-                                back.template step<false>(window, x[i], dy[i]));
+                                back.template step<false>(window, group.x[i], group.dy[i]));
             continue;
         }
 #pragma unroll
@@ -267,7 +280,7 @@ __launch_bounds__(GATED_THREADS) conv_backward_kernel(const RpConvArgs args)
             while (begin > token)
                 begin = (size_t)args.starts[--s];
             const int none = begin + TAPS - 1 > token ? (int)(begin + TAPS - 1 - token) : 0;
-            const Few<T, W> dx = back.template step<true>(window, x[i], dy[i], none, leaves, token < end);
+            const Few<T, W> dx = back.template step<true>(window, group.x[i], group.dy[i], none, leaves, token < end);
 
             if (token < end)
                 store_few<T, W>(args.dx, token * args.n + column, dx);
@@ -275,7 +288,7 @@ __launch_bounds__(GATED_THREADS) conv_backward_kernel(const RpConvArgs args)
     }
     const int unused = TAPS - (int)args.kernel;
 
-    for (int w = 0; w < W; w++)
+    for (int w = 0; SUMS && w < W; w++)
 #pragma unroll
         for (int k = 0; k < TAPS; k++)
             if (k >= unused)
@@ -303,8 +316,10 @@ template <typename T, bool BACKWARD, int TAPS, int W>
 static cudaError_t
 launch_conv(const RpConvArgs *args, cudaStream_t stream)
 {
-    if (BACKWARD)
-        conv_backward_kernel<T, TAPS, W><<<conv_grid<W>(args), GATED_THREADS, 0, stream>>>(*args);
+    if (BACKWARD && args->d_weight)
+        conv_backward_kernel<T, TAPS, W, true><<<conv_grid<W>(args), GATED_THREADS, 0, stream>>>(*args);
+    else if (BACKWARD)
+        conv_backward_kernel<T, TAPS, W, false><<<conv_grid<W>(args), GATED_THREADS, 0, stream>>>(*args);
     else
         conv_forward_kernel<T, TAPS, W><<<conv_grid<W>(args), GATED_THREADS, 0, stream>>>(*args);
     return cudaGetLastError();
@@ -354,33 +369,27 @@ rp_cuda_conv_backward(const RpConvArgs *args, cudaStream_t stream)
 
 /* ---- gated norm ---- */
 
-template <typename T, int W>
-__device__ __forceinline__ float
-rstd_of(const RpGatedNormArgs &args, size_t at, bool wide)
+/* ONE: a row is W elements of each lane, which stay in registers. */
+template <typename T, int W, bool ONE>
+static __global__ void
+__launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs args, bool wide)
 {
+    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32, n = ONE ? 32 * W : args.n, at = row * n;
+    const size_t lane = threadIdx.x % 32 * W;
     float squares = 0;
 
-    for (size_t i = threadIdx.x % 32 * W; i < args.n; i += 32 * W) {
+    if (row >= args.rows)
+        return;
+    for (size_t i = lane; i < n; i += 32 * W) {
         const Few<T, W> x = load_few<T, W>(args.x, at + i, wide);
 
 #pragma unroll
         for (int w = 0; w < W; w++)
             squares = fmaf(to_float(x.at[w]), to_float(x.at[w]), squares);
     }
-    return 1.0f / sqrtf(sum_lanes<32>(squares) / (float)args.n + args.epsilon);
-}
+    const float rstd = 1.0f / sqrtf(sum_lanes<32>(squares) / (float)n + args.epsilon);
 
-template <typename T, int W>
-static __global__ void
-__launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs args, bool wide)
-{
-    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32, at = row * args.n;
-
-    if (row >= args.rows)
-        return;
-    const float rstd = rstd_of<T, W>(args, at, wide);
-
-    for (size_t i = threadIdx.x % 32 * W; i < args.n; i += 32 * W) {
+    for (size_t i = lane; i < n; i += 32 * W) {
         const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
         const Few<T, W> weight = load_few<T, W>(args.weight, i, wide);
         Few<T, W> y;
@@ -395,25 +404,25 @@ __launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs
     }
 }
 
-template <typename T, int W>
+template <typename T, int W, bool ONE>
 static __global__ void
 __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArgs args,
                                                             size_t chunk_rows, bool wide)
 {
     extern __shared__ float norm_sums[]; /* [warps,n] */
-    const size_t lane = threadIdx.x % 32 * W;
+    const size_t n = ONE ? 32 * W : args.n, lane = threadIdx.x % 32 * W;
     const size_t end = min((size_t)(blockIdx.x + 1) * chunk_rows, args.rows);
-    float *const sums = norm_sums + threadIdx.x / 32 * args.n;
+    float *const sums = norm_sums + threadIdx.x / 32 * n;
+    float own[W] = {};
 
-    for (size_t i = threadIdx.x; i < NORM_WARPS * args.n; i += GATED_THREADS)
-        norm_sums[i] = 0;
-    __syncthreads();
+    for (size_t i = lane; i < n; i += 32 * W)
+        for (int w = 0; w < W; w++)
+            sums[i + w] = 0;
     for (size_t row = (size_t)blockIdx.x * chunk_rows + threadIdx.x / 32; row < end; row += NORM_WARPS) {
-        const size_t at = row * args.n;
-        const float rstd = rstd_of<T, W>(args, at, wide);
-        float mean = 0;
+        const size_t at = row * n;
+        float squares = 0, mean = 0;
 
-        for (size_t i = lane; i < args.n; i += 32 * W) {
+        for (size_t i = lane; i < n; i += 32 * W) {
             const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
             const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
 
@@ -421,12 +430,15 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
             for (int w = 0; w < W; w++) {
                 const float z = to_float(gate.at[w]);
 
-                mean = fmaf(to_float(dy.at[w]) * to_float(weight.at[w]) * (z * logistic<T>(z)),
-                            to_float(x.at[w]) * rstd, mean);
+                squares = fmaf(to_float(x.at[w]), to_float(x.at[w]), squares);
+                mean = fmaf(to_float(dy.at[w]) * to_float(weight.at[w]) * (z * logistic<T>(z)), to_float(x.at[w]),
+                            mean);
             }
         }
-        mean = sum_lanes<32>(mean) / (float)args.n;
-        for (size_t i = lane; i < args.n; i += 32 * W) {
+        const float rstd = 1.0f / sqrtf(sum_lanes<32>(squares) / (float)n + args.epsilon);
+
+        mean = sum_lanes<32>(mean) * rstd / (float)n;
+        for (size_t i = lane; i < n; i += 32 * W) {
             const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
             const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
             Few<T, W> d_gate, dx;
@@ -435,8 +447,9 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
             for (int w = 0; w < W; w++) {
                 const float z = to_float(gate.at[w]), h = to_float(x.at[w]) * rstd, d = to_float(dy.at[w]);
                 const float s = z * logistic<T>(z), g = d * to_float(weight.at[w]);
+                float &sum = ONE ? own[w] : sums[i + w];
 
-                sums[i + w] = fmaf(d * h, s, sums[i + w]);
+                sum = fmaf(d * h, s, sum);
                 d_gate.at[w] = from_float<T>(g * h * silu_slope<T>(z));
                 dx.at[w] = from_float<T>(rstd * (g * s - h * mean));
             }
@@ -444,28 +457,36 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
             store_few<T, W>(args.dx, at + i, dx, wide);
         }
     }
+    for (int w = 0; ONE && w < W; w++)
+        sums[lane + w] = own[w];
     __syncthreads();
-    for (size_t i = threadIdx.x; i < args.n; i += GATED_THREADS) {
+    for (size_t i = threadIdx.x; i < n; i += GATED_THREADS) {
         float sum = 0;
 
         for (int w = 0; w < NORM_WARPS; w++)
-            sum += norm_sums[w * args.n + i];
-        ((float *)args.workspace)[(size_t)blockIdx.x * args.n + i] = sum;
+            sum += norm_sums[w * n + i];
+        ((float *)args.workspace)[(size_t)blockIdx.x * n + i] = sum;
     }
 }
 
 /* Elements of a lane in a row; a function of n alone, as the order of sums follows. */
 static bool
-norm_takes_four(const RpGatedNormArgs *args)
+takes_four(size_t n)
 {
-    return args->n % 128 == 0;
+    return n % 128 == 0;
 }
 
 static bool
 norm_is_wide(const RpGatedNormArgs *args)
 {
-    return norm_takes_four(args) && is_wide(args->x) && is_wide(args->gate) && is_wide(args->weight) &&
+    return takes_four(args->n) && is_wide(args->x) && is_wide(args->gate) && is_wide(args->weight) &&
            is_wide(args->y) && is_wide(args->dy) && is_wide(args->d_gate) && is_wide(args->dx);
+}
+
+static unsigned
+row_blocks(size_t rows)
+{
+    return (unsigned)ceil_divide(rows, NORM_WARPS);
 }
 
 cudaError_t
@@ -476,9 +497,10 @@ rp_cuda_gated_norm_forward(const RpGatedNormArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        (norm_takes_four(args) ? gated_norm_forward_kernel<T, 4> : gated_norm_forward_kernel<T, 1>)<<<
-            (unsigned)ceil_divide(args->rows, NORM_WARPS), GATED_THREADS, 0, stream>>>(
-            *args, norm_is_wide(args));
+        (args->n == 128         ? gated_norm_forward_kernel<T, 4, true>
+         : takes_four(args->n) ? gated_norm_forward_kernel<T, 4, false>
+                               : gated_norm_forward_kernel<T, 1, false>)<<<row_blocks(args->rows), GATED_THREADS, 0,
+                                                                           stream>>>(*args, norm_is_wide(args));
         return cudaGetLastError();
     });
 }
@@ -509,7 +531,9 @@ rp_cuda_gated_norm_backward(const RpGatedNormArgs *args, cudaStream_t stream)
     const cudaError_t status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        (norm_takes_four(args) ? gated_norm_backward_kernel<T, 4> : gated_norm_backward_kernel<T, 1>)<<<
+        (args->n == 128         ? gated_norm_backward_kernel<T, 4, true>
+         : takes_four(args->n) ? gated_norm_backward_kernel<T, 4, false>
+                               : gated_norm_backward_kernel<T, 1, false>)<<<
             (unsigned)chunks, GATED_THREADS, NORM_WARPS * args->n * sizeof(float), stream>>>(
             *args, chunk_rows, norm_is_wide(args));
         return cudaGetLastError();
@@ -523,55 +547,62 @@ rp_cuda_gated_norm_backward(const RpGatedNormArgs *args, cudaStream_t stream)
 
 /* ---- gates of heads and rows, and columns ---- */
 
-template <typename T, bool BACKWARD>
+template <typename T, int W, bool BACKWARD>
 static __global__ void
 __launch_bounds__(GATED_THREADS) head_gate_kernel(const RpHeadGateArgs args)
 {
-    const size_t i = (size_t)blockIdx.x * GATED_THREADS + threadIdx.x;
+    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
 
-    if (i >= args.rows * args.n)
+    if (row >= args.rows)
         return;
-    const size_t at = i / args.n * args.gate_stride + i % args.n;
-    const float s = logistic<T>(to_float(((const T *)args.gate)[at]));
+    for (size_t i = threadIdx.x % 32 * W; i < args.n; i += 32 * W) {
+        const size_t at = row * args.n + i, gate_at = row * args.gate_stride + i;
+        const Few<T, W> gate = load_few<T, W>(args.gate, gate_at), x = load_few<T, W>(args.x, at);
+        Few<T, W> y, d_gate;
 
-    if (BACKWARD) {
-        const float x = to_float(((const T *)args.x)[i]), dy = to_float(((const T *)args.dy)[i]);
+        if (BACKWARD)
+            y = load_few<T, W>(args.dy, at);
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            const float s = logistic<T>(to_float(gate.at[w])), dy = BACKWARD ? to_float(y.at[w]) : 0.0f;
 
-        ((T *)args.dx)[i] = from_float<T>(dy * s);
-        ((T *)args.d_gate)[at] = from_float<T>(dy * x * s * (1.0f - s));
-    } else {
-        ((T *)args.y)[i] = from_float<T>(to_float(((const T *)args.x)[i]) * s);
+            d_gate.at[w] = from_float<T>(dy * to_float(x.at[w]) * s * (1.0f - s));
+            y.at[w] = from_float<T>((BACKWARD ? dy : to_float(x.at[w])) * s);
+        }
+        store_few<T, W>(BACKWARD ? args.dx : args.y, at, y);
+        if (BACKWARD)
+            store_few<T, W>(args.d_gate, gate_at, d_gate);
     }
 }
 
-static unsigned
-gated_blocks(size_t elements)
+template <bool BACKWARD>
+static cudaError_t
+launch_head_gate(const RpHeadGateArgs *args, cudaStream_t stream)
 {
-    return (unsigned)ceil_divide(elements, GATED_THREADS);
+    const bool wide = takes_four(args->n) && args->gate_stride % 4 == 0 && is_wide(args->x) && is_wide(args->gate) &&
+                      is_wide(args->y) && is_wide(args->dy) && is_wide(args->dx) && is_wide(args->d_gate);
+
+    if (args->rows == 0 || args->n == 0)
+        return cudaSuccess;
+    return for_dtype(args->dtype, [=](auto zero) {
+        using T = decltype(zero);
+
+        (wide ? head_gate_kernel<T, 4, BACKWARD>
+              : head_gate_kernel<T, 1, BACKWARD>)<<<row_blocks(args->rows), GATED_THREADS, 0, stream>>>(*args);
+        return cudaGetLastError();
+    });
 }
 
 cudaError_t
 rp_cuda_head_gate_forward(const RpHeadGateArgs *args, cudaStream_t stream)
 {
-    if (args->rows == 0 || args->n == 0)
-        return cudaSuccess;
-    return for_dtype(args->dtype, [=](auto zero) {
-        head_gate_kernel<decltype(zero), false>
-            <<<gated_blocks(args->rows * args->n), GATED_THREADS, 0, stream>>>(*args);
-        return cudaGetLastError();
-    });
+    return launch_head_gate<false>(args, stream);
 }
 
 cudaError_t
 rp_cuda_head_gate_backward(const RpHeadGateArgs *args, cudaStream_t stream)
 {
-    if (args->rows == 0 || args->n == 0)
-        return cudaSuccess;
-    return for_dtype(args->dtype, [=](auto zero) {
-        head_gate_kernel<decltype(zero), true>
-            <<<gated_blocks(args->rows * args->n), GATED_THREADS, 0, stream>>>(*args);
-        return cudaGetLastError();
-    });
+    return launch_head_gate<true>(args, stream);
 }
 
 template <typename T, bool BACKWARD>
@@ -612,7 +643,7 @@ launch_row_gate(const RpRowGateArgs *args, cudaStream_t stream)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
         row_gate_kernel<decltype(zero), BACKWARD>
-            <<<(unsigned)ceil_divide(args->rows, NORM_WARPS), GATED_THREADS, 0, stream>>>(*args);
+            <<<row_blocks(args->rows), GATED_THREADS, 0, stream>>>(*args);
         return cudaGetLastError();
     });
 }
@@ -629,25 +660,31 @@ rp_cuda_row_gate_backward(const RpRowGateArgs *args, cudaStream_t stream)
     return launch_row_gate<true>(args, stream);
 }
 
-template <typename T>
+template <typename T, int W>
 static __global__ void
 __launch_bounds__(GATED_THREADS) columns_kernel(const RpColumnsArgs args)
 {
-    const size_t i = (size_t)blockIdx.x * GATED_THREADS + threadIdx.x;
+    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
 
-    if (i < args.rows * args.n)
-        ((T *)args.y)[i / args.n * args.y_stride + i % args.n] =
-            ((const T *)args.x)[i / args.n * args.x_stride + i % args.n];
+    if (row >= args.rows)
+        return;
+    for (size_t i = threadIdx.x % 32 * W; i < args.n; i += 32 * W)
+        store_few<T, W>(args.y, row * args.y_stride + i, load_few<T, W>(args.x, row * args.x_stride + i));
 }
 
 cudaError_t
 rp_cuda_columns(const RpColumnsArgs *args, cudaStream_t stream)
 {
+    const bool wide = takes_four(args->n) && args->x_stride % 4 == 0 && args->y_stride % 4 == 0 && is_wide(args->x) &&
+                      is_wide(args->y);
+
     if (args->rows == 0 || args->n == 0)
         return cudaSuccess;
     return for_dtype(args->dtype, [=](auto zero) {
-        columns_kernel<decltype(zero)>
-            <<<gated_blocks(args->rows * args->n), GATED_THREADS, 0, stream>>>(*args);
+        using T = decltype(zero);
+
+        (wide ? columns_kernel<T, 4> : columns_kernel<T, 1>)<<<row_blocks(args->rows), GATED_THREADS, 0, stream>>>(
+            *args);
         return cudaGetLastError();
     });
 }
