@@ -238,13 +238,10 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
     const RpMatmulOperand n =
         rp_pass_kept_input(pass, RP_WEIGHT_Q, z->T, normed, amax, &pass->kept.normed);
 
-    if (a->row_heads > 0) {
+    if (a->row_heads > 0)
         rp_pass_fused(pass, joint, &n, a->q);
-    } else {
-        rp_pass_linear(pass, RP_WEIGHT_Q, &n, a->q);
-        rp_pass_linear(pass, RP_WEIGHT_K, &n, a->k);
-        rp_pass_linear(pass, RP_WEIGHT_V, &n, a->v);
-    }
+    else
+        rp_pass_beside(pass, joint, &n, (void *[]){a->q, a->k, a->v});
     pass->scratch.used = before;
 }
 
@@ -300,22 +297,11 @@ differentiate_layers(RpPass *pass, const RpBlockShape *z, const RpBlockAttention
         const RpMatmulOperand all =
             rp_pass_operand(pass, RP_WEIGHT_Q, z->T, d->q, RP_OPERAND_GRADIENT, NULL);
 
-        if (wanted)
-            rp_pass_fused_backward(pass, joint, n, &all, dx);
-        else
-            rp_pass_fused_sums(pass, joint, n, &all);
+        rp_pass_fused_backward(pass, joint, n, &all, wanted, dx, FALSE);
         return;
     }
-    RpMatmulOperand each[G_N_ELEMENTS(qkv)];
-
-    each[0] = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, d->q, RP_OPERAND_GRADIENT, q_amax);
-    each[1] = rp_pass_operand(pass, RP_WEIGHT_K, z->T, d->k, RP_OPERAND_GRADIENT, k_amax);
-    each[2] = rp_pass_operand(pass, RP_WEIGHT_V, z->T, d->v, RP_OPERAND_GRADIENT, NULL);
-    for (guint i = 0; i < joint.n; i++)
-        if (wanted)
-            rp_pass_linear_backward(pass, qkv[i], n, &each[i], dx, i > 0);
-        else
-            rp_pass_linear_sums(pass, qkv[i], n, &each[i]);
+    rp_pass_beside_backward(pass, joint, n, (const void *[]){d->q, d->k, d->v},
+                            (float *[]){q_amax, k_amax, NULL}, wanted, dx, FALSE);
 }
 
 void

@@ -86,12 +86,10 @@ make_mlp(RpPass *pass, const RpBlockShape *z, const void *normed, const Mlp *mlp
     const RpMatmulOperand n =
         rp_pass_kept_input(pass, RP_WEIGHT_GATE, z->T, normed, pass->amax, &pass->kept.post);
 
-    if (mlp->row > 0) {
+    if (mlp->row > 0)
         rp_pass_fused(pass, joint, &n, mlp->gate);
-    } else {
-        rp_pass_linear(pass, RP_WEIGHT_GATE, &n, mlp->gate);
-        rp_pass_linear(pass, RP_WEIGHT_UP, &n, mlp->up);
-    }
+    else
+        rp_pass_beside(pass, joint, &n, (void *[]){mlp->gate, mlp->up});
     pass->scratch.used = before;
 }
 
@@ -150,18 +148,13 @@ static void
 differentiate_layers(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const RpMatmulOperand *x,
                      float *const amax[3], void *ds)
 {
-    const gsize behind = pass->scratch.used;
-    RpMatmulOperand d = rp_pass_plain(z->T, mlp->gate);
+    const RpMatmulOperand both = rp_pass_plain(z->T, mlp->gate);
 
-    if (mlp->row > 0) {
-        rp_pass_fused_backward(pass, joint, x, &d, ds);
-        return;
-    }
-    d = rp_pass_operand(pass, RP_WEIGHT_UP, z->T, mlp->up, RP_OPERAND_GRADIENT, amax[1]);
-    rp_pass_linear_backward(pass, RP_WEIGHT_UP, x, &d, ds, FALSE);
-    pass->scratch.used = behind;
-    d = rp_pass_operand(pass, RP_WEIGHT_GATE, z->T, mlp->gate, RP_OPERAND_GRADIENT, amax[0]);
-    rp_pass_linear_backward(pass, RP_WEIGHT_GATE, x, &d, ds, TRUE);
+    if (mlp->row > 0)
+        rp_pass_fused_backward(pass, joint, x, &both, TRUE, ds, FALSE);
+    else
+        rp_pass_beside_backward(pass, joint, x, (const void *[]){mlp->gate, mlp->up}, amax, TRUE,
+                                ds, FALSE);
 }
 
 /* gate and up become their gradients. @amax: their scale slots, and the product's */

@@ -16,23 +16,34 @@
  */
 #include "exec/network/private.h"
 
+static const RpWeightKind inputs[] = {RP_WEIGHT_DELTA_QKV, RP_WEIGHT_DELTA_Z};
+static const RpWeightKind gates[] = {RP_WEIGHT_DELTA_B, RP_WEIGHT_DELTA_A};
+static const RpJoint wide = {inputs, G_N_ELEMENTS(inputs)}, narrow = {gates, G_N_ELEMENTS(gates)};
+
+/* qkv, z, b and a, or their gradients. */
+static RpBlockDelta
+take_inputs(RpPass *pass, RpSpace *space, const RpBlockShape *z)
+{
+    RpBlockDelta a = {.qkv = rp_pass_take(pass, space, z->T * z->columns),
+                      .z = rp_pass_take(pass, space, z->T * z->values),
+                      .b = rp_pass_take(pass, space, 2 * z->T * z->gates)};
+
+    if (!rp_pass_has_cache(pass) && rp_pass_joins(pass, narrow))
+        a.gate_row = 2 * z->gates;
+    a.a = (guint8 *)a.b + (a.gate_row > 0 ? z->gates : z->T * z->gates) *
+                              rp_dtype_size(pass->network->options.dtype);
+    return a;
+}
+
 RpBlockDelta
 rp_block_delta_take(RpPass *pass, RpSpace *space, const RpBlockShape *z)
 {
-    RpSpace *made = rp_pass_saved_space(pass, space, RP_SAVED_QKV);
-    RpBlockDelta a;
+    RpBlockDelta a = take_inputs(pass, rp_pass_saved_space(pass, space, RP_SAVED_QKV), z);
 
-    a.qkv = rp_pass_take(pass, made, z->T * z->columns);
-    a.z = rp_pass_take(pass, made, z->T * z->values);
-    a.b = rp_pass_take(pass, made, z->T * z->gates);
-    a.a = rp_pass_take(pass, made, z->T * z->gates);
     a.out =
         rp_pass_take(pass, rp_pass_saved_space(pass, space, RP_SAVED_ATTENTION), z->T * z->values);
     return a;
 }
-
-static const RpWeightKind inputs[] = {RP_WEIGHT_DELTA_QKV, RP_WEIGHT_DELTA_Z, RP_WEIGHT_DELTA_B,
-                                      RP_WEIGHT_DELTA_A};
 
 /* The input of the first linear layers. */
 static RpMatmulOperand
@@ -52,11 +63,13 @@ make_inputs(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, const vo
             float *rstd)
 {
     const gsize before = pass->scratch.used;
-    void *const outputs[] = {a->qkv, a->z, a->b, a->a};
     const RpMatmulOperand n = norm_input(pass, z, x, normed, rstd, RP_OPERAND_INPUT);
 
-    for (guint i = 0; i < G_N_ELEMENTS(inputs); i++)
-        rp_pass_linear(pass, inputs[i], &n, outputs[i]);
+    rp_pass_beside(pass, wide, &n, (void *[]){a->qkv, a->z});
+    if (a->gate_row > 0)
+        rp_pass_fused(pass, narrow, &n, a->b);
+    else
+        rp_pass_beside(pass, narrow, &n, (void *[]){a->b, a->a});
     pass->scratch.used = before;
 }
 
@@ -74,7 +87,9 @@ make_out(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a)
                 .qkv = u, .b = a->b, .a = a->a, .out = a->out, .states = rp_block_cache(pass, 1)});
     } else {
         rp_pass_conv(pass, a->qkv, u);
-        rp_pass_delta(pass, (RpDeltaArgs){.qkv = u, .b = a->b, .a = a->a, .out = a->out});
+        rp_pass_delta(
+            pass,
+            (RpDeltaArgs){.qkv = u, .gate_row = a->gate_row, .b = a->b, .a = a->a, .out = a->out});
     }
     pass->scratch.used = before;
 }
@@ -114,10 +129,7 @@ static RpBlockDelta
 differentiate_rule(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, void *d_out)
 {
     RpSpace *scratch = &pass->scratch;
-    RpBlockDelta d = {.qkv = rp_pass_take(pass, scratch, z->T * z->columns),
-                      .z = rp_pass_take(pass, scratch, z->T * z->values),
-                      .b = rp_pass_take(pass, scratch, z->T * z->gates),
-                      .a = rp_pass_take(pass, scratch, z->T * z->gates)};
+    const RpBlockDelta d = take_inputs(pass, scratch, z);
     const gsize before = scratch->used;
     void *du = rp_pass_take(pass, scratch, z->T * z->columns);
 
@@ -126,6 +138,7 @@ differentiate_rule(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, v
         (RpGatedNormArgs){.x = a->out, .gate = a->z, .dy = d_out, .dx = d_out, .d_gate = d.z});
     rp_pass_conv(pass, a->qkv, d.qkv); /* u, which is over when its gradient is there */
     rp_pass_delta_backward(pass, (RpDeltaArgs){.qkv = d.qkv,
+                                               .gate_row = a->gate_row,
                                                .b = a->b,
                                                .a = a->a,
                                                .d_out = d_out,
@@ -154,20 +167,16 @@ rp_block_delta_backward(RpPass *pass, const RpBlockShape *z, const void *x, cons
     rp_pass_linear_backward(pass, RP_WEIGHT_DELTA_OUT, &product, &out, d_out, FALSE);
     pass->scratch.used = before;
     const RpBlockDelta d = differentiate_rule(pass, z, a, d_out);
-    const void *const gradients[] = {d.qkv, d.z, d.b, d.a};
     const RpMatmulOperand n = norm_input(pass, z, x, normed, rstd, RP_OPERAND_SUMS);
-    const gsize behind = pass->scratch.used;
 
-    for (guint i = 0; i < G_N_ELEMENTS(inputs); i++) {
-        const RpMatmulOperand dy =
-            rp_pass_operand(pass, inputs[i], z->T, gradients[i], RP_OPERAND_GRADIENT, NULL);
+    const RpMatmulOperand both = rp_pass_plain(z->T, d.b);
 
-        if (wanted)
-            rp_pass_linear_backward(pass, inputs[i], &n, &dy, dx, i > 0);
-        else
-            rp_pass_linear_sums(pass, inputs[i], &n, &dy);
-        pass->scratch.used = behind;
-    }
+    rp_pass_beside_backward(pass, wide, &n, (const void *[]){d.qkv, d.z}, NULL, wanted, dx, FALSE);
+    if (d.gate_row > 0)
+        rp_pass_fused_backward(pass, narrow, &n, &both, wanted, dx, TRUE);
+    else
+        rp_pass_beside_backward(pass, narrow, &n, (const void *[]){d.b, d.a}, NULL, wanted, dx,
+                                TRUE);
     if (wanted)
         rp_pass_norm_backward(pass, RP_WEIGHT_INPUT_NORM,
                               (RpRmsnormArgs){.rows = z->T,

@@ -118,20 +118,19 @@ add_sums(RpPass *pass, RpWeightKind kind, size_t rows, const RpMatmulOperand *x,
 
 /* ---- adapters ---- */
 
-/* Layers that are one, or one layer: rows of their matrices, and of their adapters' A. */
+/* Layers of one input, or one layer: rows of their matrices, and of their adapters' A. */
 typedef struct {
     RpJoint joint;
-    size_t out, rank;  /* sums over all; rank 0: no adapters */
-    RpWeightKind kind; /* the first */
-    RpWeightKind a;    /* its A */
+    gboolean apart;   /* each has an output of its own; else they are one */
+    size_t out, rank; /* sums over all; rank 0: no adapters */
+    RpWeightKind a;   /* the first one's A */
 } Layers;
 
 static Layers
-layers_of(const RpPass *pass, RpJoint joint)
+layers_of(const RpPass *pass, RpJoint joint, gboolean apart)
 {
-    Layers layers = {.joint = joint,
-                     .kind = joint.kinds[0],
-                     .a = rp_weight_adapter(joint.kinds[0], RP_ADAPTER_A)};
+    Layers layers = {
+        .joint = joint, .apart = apart, .a = rp_weight_adapter(joint.kinds[0], RP_ADAPTER_A)};
 
     for (guint i = 0; i < joint.n; i++) {
         layers.out += pass->layout->place[joint.kinds[i]].shape[0];
@@ -159,17 +158,18 @@ typedef struct {
     RpMatmulOperand y, h;
 } Part;
 
-/* @first: (inout): columns of the parts before, of y and h */
+/* @y: of all, or of each where they are apart; @first: (inout): columns of the parts before, of y and h */
 static Part
-next_part(const RpPass *pass, const Layers *layers, guint i, size_t rows, const void *y,
+next_part(const RpPass *pass, const Layers *layers, guint i, const RpMatmulOperand *y,
           const void *h, size_t first[2])
 {
     const RpWeightKind kind = layers->joint.kinds[i];
     const RpPassAdapters adapters = rp_pass_adapters(pass, kind, 0);
-    const Part part = {.b = adapters.b,
-                       .scale = pass->layout->place[adapters.b].scale,
-                       .y = columns_of(pass, layers, y, rows, first[0], layers->out),
-                       .h = columns_of(pass, layers, h, rows, first[1], layers->rank)};
+    const Part part = {
+        .b = adapters.b,
+        .scale = pass->layout->place[adapters.b].scale,
+        .y = layers->apart ? y[i] : columns_of(pass, layers, y->x, y->rows, first[0], layers->out),
+        .h = columns_of(pass, layers, h, y->rows, first[1], layers->rank)};
 
     first[0] += pass->layout->place[kind].shape[0];
     first[1] += adapters.rank;
@@ -206,7 +206,7 @@ thin_input(RpPass *pass, const Layers *layers, const RpMatmulOperand *x)
  * would do nothing else. */
 static void
 begin_output(RpPass *pass, const Layers *layers, const RpMatmulOperand *x, const void *residual,
-             void *y)
+             const RpMatmulOperand *y)
 {
     const gsize before = pass->scratch.used;
     const RpMatmulOperand x_of = seen(pass, layers, x);
@@ -214,7 +214,7 @@ begin_output(RpPass *pass, const Layers *layers, const RpMatmulOperand *x, const
     size_t first[2] = {0, 0};
 
     for (guint i = 0; i < layers->joint.n; i++) {
-        const Part part = next_part(pass, layers, i, x->rows, y, h, first);
+        const Part part = next_part(pass, layers, i, y, h, first);
         RpMatmulArgs args = forward_args(pass, part.b, &part.h, (void *)part.y.x);
 
         args.c_stride = part.y.stride;
@@ -236,7 +236,7 @@ thin_gradient(RpPass *pass, const Layers *layers, const RpMatmulOperand *dy)
     void *g = rp_pass_take(pass, &pass->scratch, dy->rows * layers->rank);
 
     for (guint i = 0; i < layers->joint.n; i++) {
-        const Part part = next_part(pass, layers, i, dy->rows, dy->x, g, first);
+        const Part part = next_part(pass, layers, i, dy, g, first);
         RpMatmulArgs args = input_args(pass, part.b, &part.y, (void *)part.h.x);
 
         args.c_stride = part.h.stride;
@@ -256,7 +256,7 @@ adapter_sums(RpPass *pass, const Layers *layers, const RpMatmulOperand *x,
     size_t first[2] = {0, 0};
 
     for (guint i = 0; i < layers->joint.n; i++) {
-        const Part part = next_part(pass, layers, i, x->rows, dy->x, h, first);
+        const Part part = next_part(pass, layers, i, dy, h, first);
 
         add_sums(pass, part.b, pass->layout->place[part.b].shape[0], &part.h, &part.y, part.scale);
     }
@@ -288,33 +288,54 @@ begin_input_gradient(RpPass *pass, const Layers *layers, size_t rows, const void
 
 /* ---- layers ---- */
 
-/* @residual: (nullable): of one layer */
-static void
-forward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, const void *residual, void *y)
+/* Wide matmuls: one a layer that is apart, or one of all. */
+static guint
+n_wide(const Layers *layers)
 {
-    const Layers layers = layers_of(pass, joint);
-    RpMatmulArgs wide = forward_args(pass, layers.kind, x, y);
+    return layers->apart ? layers->joint.n : 1;
+}
 
-    wide.n = layers.out;
-    wide.residual = residual;
-    if (layers.rank > 0 && rp_pass_adapts(pass)) {
-        begin_output(pass, &layers, x, residual, y);
-        wide.residual = NULL;
-        wide.accumulate = TRUE;
+/* Rows of the matrix of wide matmul @i. */
+static size_t
+wide_rows(const RpPass *pass, const Layers *layers, guint i)
+{
+    return layers->apart ? pass->layout->place[layers->joint.kinds[i]].shape[0] : layers->out;
+}
+
+/* @residual: (nullable): of one layer; @y: as of next_part() */
+static void
+forward(RpPass *pass, const Layers *layers, const RpMatmulOperand *x, const void *residual,
+        const RpMatmulOperand *y)
+{
+    const gboolean begins = layers->rank > 0 && rp_pass_adapts(pass);
+
+    if (begins)
+        begin_output(pass, layers, x, residual, y);
+    for (guint i = 0; i < n_wide(layers); i++) {
+        const RpWeightKind kind = layers->joint.kinds[i];
+        RpMatmulArgs wide = forward_args(pass, kind, x, (void *)y[i].x);
+
+        wide.n = wide_rows(pass, layers, i);
+        wide.residual = begins ? NULL : residual;
+        wide.accumulate = begins;
+        if (rp_pass_has(pass, biases[kind]))
+            wide.bias = rp_pass_weight(pass, biases[kind]);
+        rp_pass_matmul(pass, wide);
     }
-    if (rp_pass_has(pass, biases[layers.kind]))
-        wide.bias = rp_pass_weight(pass, biases[layers.kind]);
-    rp_pass_matmul(pass, wide);
 }
 
 static void
 sums(RpPass *pass, const Layers *layers, const RpMatmulOperand *x, const RpMatmulOperand *dy,
      const void *g)
 {
-    if (rp_pass_trains(pass, biases[layers->kind]))
-        rp_pass_bias_sums(pass, biases[layers->kind], dy->rows, dy->x);
-    if (rp_pass_trains(pass, layers->kind))
-        add_sums(pass, layers->kind, layers->out, x, dy, 0);
+    for (guint i = 0; i < n_wide(layers); i++) {
+        const RpWeightKind kind = layers->joint.kinds[i];
+
+        if (rp_pass_trains(pass, biases[kind]))
+            rp_pass_bias_sums(pass, biases[kind], dy[i].rows, dy[i].x);
+        if (rp_pass_trains(pass, kind))
+            add_sums(pass, kind, wide_rows(pass, layers, i), x, &dy[i], 0);
+    }
     if (layers->rank > 0)
         adapter_sums(pass, layers, x, dy, g);
 }
@@ -323,63 +344,76 @@ static void
 input_gradient(RpPass *pass, const Layers *layers, const RpMatmulOperand *dy, const void *g,
                void *dx, gboolean accumulate)
 {
-    RpMatmulArgs args = input_args(pass, layers->kind, dy, dx);
-
     if (layers->rank > 0)
         begin_input_gradient(pass, layers, dy->rows, g, dx, accumulate);
-    args.k = layers->out;
-    args.accumulate = accumulate || layers->rank > 0;
-    rp_pass_matmul(pass, args);
+    for (guint i = 0; i < n_wide(layers); i++) {
+        RpMatmulArgs args = input_args(pass, layers->joint.kinds[i], &dy[i], dx);
+
+        args.k = wide_rows(pass, layers, i);
+        args.accumulate = accumulate || layers->rank > 0 || i > 0;
+        rp_pass_matmul(pass, args);
+    }
 }
 
-/* @x: (nullable): sums are not wanted */
+/* @x: (nullable): sums are not wanted; @dy: as of next_part(); @wanted: dx is */
 static void
-backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, const RpMatmulOperand *dy,
+backward(RpPass *pass, const Layers *layers, const RpMatmulOperand *x, const RpMatmulOperand *dy,
          gboolean wanted, void *dx, gboolean accumulate)
 {
-    const Layers layers = layers_of(pass, joint);
     const gsize before = pass->scratch.used;
-    const void *g = thin_gradient(pass, &layers, dy);
+    const void *g = thin_gradient(pass, layers, dy);
 
     if (x != NULL)
-        sums(pass, &layers, x, dy, g);
+        sums(pass, layers, x, dy, g);
     if (wanted)
-        input_gradient(pass, &layers, dy, g, dx, accumulate);
+        input_gradient(pass, layers, dy, g, dx, accumulate);
     pass->scratch.used = before;
+}
+
+static void
+backward_of_one(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
+                const RpMatmulOperand *dy, gboolean wanted, void *dx, gboolean accumulate)
+{
+    const Layers layers = layers_of(pass, (RpJoint){&kind, 1}, FALSE);
+
+    backward(pass, &layers, x, dy, wanted, dx, accumulate);
 }
 
 void
 rp_pass_linear(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x, void *y)
 {
-    forward(pass, (RpJoint){&kind, 1}, x, NULL, y);
+    rp_pass_linear_onto(pass, kind, x, NULL, y);
 }
 
 void
 rp_pass_linear_onto(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x, const void *residual,
                     void *y)
 {
-    forward(pass, (RpJoint){&kind, 1}, x, residual, y);
+    const Layers layers = layers_of(pass, (RpJoint){&kind, 1}, FALSE);
+    const RpMatmulOperand output = rp_pass_plain(x->rows, y);
+
+    forward(pass, &layers, x, residual, &output);
 }
 
 void
 rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
                     const RpMatmulOperand *dy)
 {
-    backward(pass, (RpJoint){&kind, 1}, x, dy, FALSE, NULL, FALSE);
+    backward_of_one(pass, kind, x, dy, FALSE, NULL, FALSE);
 }
 
 void
 rp_pass_linear_input(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *dy, void *dx,
                      gboolean accumulate)
 {
-    backward(pass, (RpJoint){&kind, 1}, NULL, dy, TRUE, dx, accumulate);
+    backward_of_one(pass, kind, NULL, dy, TRUE, dx, accumulate);
 }
 
 void
 rp_pass_linear_backward(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
                         const RpMatmulOperand *dy, void *dx, gboolean accumulate)
 {
-    backward(pass, (RpJoint){&kind, 1}, x, dy, TRUE, dx, accumulate);
+    backward_of_one(pass, kind, x, dy, TRUE, dx, accumulate);
 }
 
 /* ---- fused layers ---- */
@@ -443,18 +477,67 @@ rp_pass_joins(const RpPass *pass, RpJoint joint)
 void
 rp_pass_fused(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *y)
 {
-    forward(pass, joint, x, NULL, y);
-}
+    const Layers layers = layers_of(pass, joint, FALSE);
+    const RpMatmulOperand output = rp_pass_plain(x->rows, y);
 
-void
-rp_pass_fused_sums(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, const RpMatmulOperand *dy)
-{
-    backward(pass, joint, x, dy, FALSE, NULL, FALSE);
+    forward(pass, &layers, x, NULL, &output);
 }
 
 void
 rp_pass_fused_backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
-                       const RpMatmulOperand *dy, void *dx)
+                       const RpMatmulOperand *dy, gboolean wanted, void *dx, gboolean accumulate)
 {
-    backward(pass, joint, x, dy, TRUE, dx, FALSE);
+    const Layers layers = layers_of(pass, joint, FALSE);
+
+    backward(pass, &layers, x, dy, wanted, dx, accumulate);
+}
+
+/* ---- layers beside each other ---- */
+
+/* The first of @joint's layers, and those behind it whose adapters are one with its own. */
+static RpJoint
+next_layers(const RpPass *pass, RpJoint joint)
+{
+    RpJoint run = {joint.kinds, 1};
+
+    while (run.n < joint.n && rp_pass_adapters(pass, joint.kinds[run.n - 1], 0).rank > 0 &&
+           adapters_follow(pass, joint.kinds[run.n - 1], joint.kinds[run.n]))
+        run.n++;
+    return run;
+}
+
+void
+rp_pass_beside(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *const *y)
+{
+    for (guint i = 0; i < joint.n;) {
+        const RpJoint run = next_layers(pass, (RpJoint){joint.kinds + i, joint.n - i});
+        const Layers layers = layers_of(pass, run, TRUE);
+        RpMatmulOperand outputs[RP_JOINT_MOST];
+
+        for (guint j = 0; j < run.n; j++)
+            outputs[j] = rp_pass_plain(x->rows, y[i + j]);
+        forward(pass, &layers, x, NULL, outputs);
+        i += run.n;
+    }
+}
+
+void
+rp_pass_beside_backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
+                        const void *const *dy, float *const *amax, gboolean wanted, void *dx,
+                        gboolean accumulate)
+{
+    const gsize before = pass->scratch.used;
+
+    for (guint i = 0; i < joint.n;) {
+        const RpJoint run = next_layers(pass, (RpJoint){joint.kinds + i, joint.n - i});
+        const Layers layers = layers_of(pass, run, TRUE);
+        RpMatmulOperand gradients[RP_JOINT_MOST];
+
+        for (guint j = 0; j < run.n; j++)
+            gradients[j] = rp_pass_operand(pass, run.kinds[j], x->rows, dy[i + j],
+                                           RP_OPERAND_GRADIENT, amax != NULL ? amax[i + j] : NULL);
+        backward(pass, &layers, x, gradients, wanted, dx, accumulate || i > 0);
+        pass->scratch.used = before;
+        i += run.n;
+    }
 }

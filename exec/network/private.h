@@ -355,11 +355,18 @@ gboolean rp_pass_may_join(const RpPass *pass, RpJoint joint);
 gboolean rp_pass_joins(const RpPass *pass, RpJoint joint);
 /* Output of fused layers. y: [rows,out of all] */
 void rp_pass_fused(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *y);
-/* Sums += gradients of all matrices; and dx = dy W of all behind them. */
-void rp_pass_fused_sums(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
-                        const RpMatmulOperand *dy);
+/* Sums += gradients of all matrices; and, if it is @wanted, dx = dy W of all behind them, or +=. */
 void rp_pass_fused_backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
-                            const RpMatmulOperand *dy, void *dx);
+                            const RpMatmulOperand *dy, gboolean wanted, void *dx,
+                            gboolean accumulate);
+#define RP_JOINT_MOST 4
+/* Layers of the same input, RP_JOINT_MOST at most, with an output each: adapters that stand one behind the other read
+ * the input once, and so does the gradient of theirs. */
+void rp_pass_beside(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *const *y);
+/* @dy: in 16 bits or fp32, each; @amax: (nullable): as of rp_pass_operand(), each */
+void rp_pass_beside_backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
+                             const void *const *dy, float *const *amax, gboolean wanted, void *dx,
+                             gboolean accumulate);
 /* Sums += gradients of weight and bias. */
 void rp_pass_linear_sums(RpPass *pass, RpWeightKind kind, const RpMatmulOperand *x,
                          const RpMatmulOperand *dy);
@@ -501,6 +508,7 @@ typedef struct {
 /* Values that DeltaNet keeps: of its linear layers, and of the delta rule. */
 typedef struct {
     void *qkv, *z, *b, *a, *out;
+    size_t gate_row; /* b and a are columns of one matrix: elements of a token in it; 0: apart */
 } RpBlockDelta;
 
 RpBlockDelta rp_block_delta_take(RpPass *pass, RpSpace *space, const RpBlockShape *z);

@@ -11,6 +11,10 @@
  */
 #include "exec/network/private.h"
 
+static const RpWeightKind kinds[] = {RP_WEIGHT_SHARED_GATE, RP_WEIGHT_SHARED_UP,
+                                     RP_WEIGHT_SHARED_SCORE};
+static const RpJoint inputs = {kinds, G_N_ELEMENTS(kinds)};
+
 static size_t
 width_of(const RpPass *pass)
 {
@@ -52,9 +56,7 @@ rp_shared_expert_forward(RpPass *pass, size_t T, const RpSharedExpert *e, const 
     const gsize before = pass->scratch.used;
     const RpMatmulOperand n = rp_pass_plain(T, normed);
 
-    rp_pass_linear(pass, RP_WEIGHT_SHARED_GATE, &n, e->gate);
-    rp_pass_linear(pass, RP_WEIGHT_SHARED_UP, &n, e->up);
-    rp_pass_linear(pass, RP_WEIGHT_SHARED_SCORE, &n, e->score);
+    rp_pass_beside(pass, inputs, &n, (void *[]){e->gate, e->up, e->score});
     if (y == NULL)
         return;
     void *product = make_product(pass, T, e);
@@ -96,15 +98,9 @@ void
 rp_shared_expert_backward(RpPass *pass, size_t T, const RpSharedExpert *e, const void *dy,
                           const void *normed, void *ds)
 {
-    static const RpWeightKind kinds[] = {RP_WEIGHT_SHARED_GATE, RP_WEIGHT_SHARED_UP,
-                                         RP_WEIGHT_SHARED_SCORE};
-    const void *const gradients[] = {e->gate, e->up, e->score};
     const RpMatmulOperand n = rp_pass_plain(T, normed);
 
     differentiate_product(pass, T, e, dy);
-    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
-        const RpMatmulOperand d = rp_pass_plain(T, gradients[i]);
-
-        rp_pass_linear_backward(pass, kinds[i], &n, &d, ds, TRUE);
-    }
+    rp_pass_beside_backward(pass, inputs, &n, (const void *[]){e->gate, e->up, e->score}, NULL,
+                            TRUE, ds, TRUE);
 }

@@ -13,22 +13,24 @@ compute_rule(const Side *side, const void *inputs, Outputs *outputs)
 {
     const Rule *rule = inputs;
     RpDeltaArgs args = rule->sizes;
-    const size_t heads = args.value_heads, gates = args.tokens * heads;
-    const size_t values = gates * args.value_dim, n = args.tokens * rp_delta_columns(&args);
+    const size_t heads = args.value_heads, n = args.tokens * rp_delta_columns(&args);
+    const size_t values = args.tokens * heads * args.value_dim;
+    const size_t gates = args.tokens * (args.gate_row > 0 ? args.gate_row : heads);
+    const size_t behind = heads * rp_dtype_size(args.dtype);
     const Array zeros = host_random(RP_DTYPE_FP32, 2 * heads, 0);
     float *sums = cuda_in(side, zeros);
 
     args.starts = cuda_copy_in(side, rule->starts, args.sequences + 1, sizeof(gint32));
     args.qkv = cuda_in(side, rule->qkv);
     args.b = cuda_in(side, rule->b);
-    args.a = cuda_in(side, rule->a);
+    args.a = args.gate_row > 0 ? (const char *)args.b + behind : cuda_in(side, rule->a);
     args.log = cuda_in(side, rule->log);
     args.bias = cuda_in(side, rule->bias);
     args.d_out = cuda_in(side, rule->d_out);
     args.out = cuda_out(side, args.dtype, values);
     args.d_qkv = cuda_out(side, args.dtype, n);
     args.d_b = cuda_out(side, args.dtype, gates);
-    args.d_a = cuda_out(side, args.dtype, gates);
+    args.d_a = args.gate_row > 0 ? (char *)args.d_b + behind : cuda_out(side, args.dtype, gates);
     args.d_log = sums;
     args.d_bias = sums + heads;
     args.workspace = cuda_workspace(side, side->kernels->delta_forward_workspace(&args));
@@ -37,8 +39,9 @@ compute_rule(const Side *side, const void *inputs, Outputs *outputs)
     side->kernels->delta_backward(side->stream, &args);
     outputs->arrays[0] = cuda_result(side, args.dtype, values, args.out);
     outputs->arrays[1] = cuda_result(side, args.dtype, n, args.d_qkv);
-    outputs->arrays[2] = cuda_result(side, args.dtype, gates, args.d_a);
-    outputs->arrays[3] = cuda_result(side, args.dtype, gates, args.d_b);
+    outputs->arrays[2] = cuda_result(side, args.dtype, gates, args.d_b);
+    outputs->arrays[3] =
+        args.gate_row > 0 ? outputs->arrays[2] : cuda_result(side, args.dtype, gates, args.d_a);
     outputs->arrays[4] = cuda_result(side, RP_DTYPE_FP32, 2 * heads, sums);
     for (guint i = 0; i < 5; i++)
         outputs->terms[i] = 64 * args.key_dim;
@@ -49,6 +52,7 @@ static void
 hold_rule(RpDtype dtype, RpDeltaArgs sizes, const gint32 *starts)
 {
     const size_t T = (size_t)starts[sizes.sequences], H = sizes.value_heads;
+    const size_t row = sizes.gate_row > 0 ? sizes.gate_row : H;
     Rule rule = {.sizes = sizes, .starts = starts};
 
     rule.sizes.dtype = dtype;
@@ -56,8 +60,8 @@ hold_rule(RpDtype dtype, RpDeltaArgs sizes, const gint32 *starts)
     for (size_t s = 0; s < sizes.sequences; s++)
         rule.sizes.max_length = MAX(rule.sizes.max_length, (size_t)(starts[s + 1] - starts[s]));
     rule.qkv = host_random(dtype, T * rp_delta_columns(&sizes), 1);
-    rule.b = host_random(dtype, T * H, 2);
-    rule.a = host_random(dtype, T * H, 2);
+    rule.b = host_random(dtype, T * row, 2);
+    rule.a = host_random(dtype, T * row, 2);
     rule.log = host_random(dtype, H, 1);
     rule.bias = host_random(dtype, H, 1);
     rule.d_out = host_random(dtype, T * H * sizes.value_dim, 1);
@@ -77,16 +81,22 @@ RP_TEST(computes_the_delta_rule)
             (RpDeltaArgs){
                 .sequences = 1, .key_heads = 1, .value_heads = 1, .key_dim = 64, .value_dim = 32},
             one);
-        hold_rule(
-            (RpDtype)d,
-            (RpDeltaArgs){
-                .sequences = 5, .key_heads = 2, .value_heads = 4, .key_dim = 6, .value_dim = 5},
-            packed);
-        hold_rule(
-            (RpDtype)d,
-            (RpDeltaArgs){
-                .sequences = 1, .key_heads = 2, .value_heads = 6, .key_dim = 128, .value_dim = 128},
-            one);
+        hold_rule((RpDtype)d,
+                  (RpDeltaArgs){.sequences = 5,
+                                .key_heads = 2,
+                                .value_heads = 4,
+                                .key_dim = 6,
+                                .value_dim = 5,
+                                .gate_row = 8},
+                  packed);
+        hold_rule((RpDtype)d,
+                  (RpDeltaArgs){.sequences = 1,
+                                .key_heads = 2,
+                                .value_heads = 6,
+                                .key_dim = 128,
+                                .value_dim = 128,
+                                .gate_row = 12},
+                  one);
     }
 }
 
@@ -105,7 +115,7 @@ hold_to_recurrence(RpDtype dtype, DeltaSizes sizes, guint bits)
     static const float logs[] = {-12, 5};
     const Side device = {rp_cuda_kernels(), cuda_stream(), 0};
     DeltaCase c = delta_case(dtype, &sizes, starts, 1);
-    const double *wanted[] = {c.want_out, c.want_qkv, c.want_a, c.want_b};
+    const double *wanted[] = {c.want_out, c.want_qkv, c.want_b, c.want_a};
     Rule rule = {c.args, starts, c.qkv, c.b, c.a, c.log, c.bias, c.d_out};
     double sums[4];
     Outputs got = {0};

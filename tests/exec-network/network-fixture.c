@@ -42,6 +42,22 @@ network_config_fused(void)
     return config;
 }
 
+RpModel
+network_config_qwen3_5(void)
+{
+    RpModel config = network_config(RP_ARCHITECTURE_QWEN3_5, FALSE);
+
+    config.full_period = 2;
+    config.head_dim = 8;
+    config.rotary_dim = 4;
+    config.delta_key_heads = 2;
+    config.delta_value_heads = 4;
+    config.delta_key_dim = 6;
+    config.delta_value_dim = 5;
+    config.delta_kernel = 4;
+    return config;
+}
+
 /* Poisoned memory with a guard behind it. */
 static guint8 *
 guarded(gsize bytes)

@@ -57,6 +57,8 @@ typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_FUSED } StageVariant;
 RpModel network_config(RpArchitecture architecture, gboolean tied);
 /* Qwen3 whose q, k and v are one matrix, and whose gate and up are. */
 RpModel network_config_fused(void);
+/* DeltaNet, then gated attention with half a head rotated. */
+RpModel network_config_qwen3_5(void);
 
 /* Random weights and batch, the same ones for every storage. */
 Model *network_random(const RpModel *config, const RpNetworkOptions *options);

@@ -89,14 +89,13 @@ RP_TEST(gradients_are_differences_of_the_loss)
     check_differences(network_config_fused(), &joined);
 }
 
-/* Adapters whose A [4,16] stand one behind the other; with dropout, which drops nothing here, layers are
- * apart. */
-RP_TEST(computes_joined_layers_as_it_does_apart)
+/* Adapters whose A [4,16] stand one behind the other; with dropout, which drops nothing here, each is by itself. */
+static void
+check_joined(const RpModel *config)
 {
-    const RpModel config = network_config_fused();
     const RpLora joined = {.rank = 4, .alpha = 6}, apart = {.rank = 4, .alpha = 6, .dropout = 0.5};
-    Model *one = network_random_adapted(&config, &joined, &options);
-    Model *other = network_random_adapted(&config, &apart, &options);
+    Model *one = network_random_adapted(config, &joined, &options);
+    Model *other = network_random_adapted(config, &apart, &options);
     const Run got = network_whole(one), want = network_whole(other);
 
     assert_true(fabs(got.loss - want.loss) <= 1e-6 * want.loss);
@@ -109,6 +108,22 @@ RP_TEST(computes_joined_layers_as_it_does_apart)
     }
     network_free(one);
     network_free(other);
+}
+
+RP_TEST(computes_joined_layers_as_it_does_apart)
+{
+    const RpModel config = network_config_fused();
+
+    check_joined(&config);
+}
+
+/* DeltaNet and gated attention have inputs whose outputs stand apart. */
+RP_TEST(computes_joined_adapters_as_it_does_apart)
+{
+    RpModel config = network_config_qwen3_5();
+
+    config.hidden = 16;
+    check_joined(&config);
 }
 
 RP_TEST(drops_the_same_however_the_model_is_cut)

@@ -53,27 +53,10 @@ qwen3_moe(void)
     return config;
 }
 
-/* DeltaNet, then gated attention with half a head rotated. */
-static RpModel
-qwen3_5(void)
-{
-    RpModel config = network_config(RP_ARCHITECTURE_QWEN3_5, FALSE);
-
-    config.full_period = 2;
-    config.head_dim = 8;
-    config.rotary_dim = 4;
-    config.delta_key_heads = 2;
-    config.delta_value_heads = 4;
-    config.delta_key_dim = 6;
-    config.delta_value_dim = 5;
-    config.delta_kernel = 4;
-    return config;
-}
-
 static RpModel
 qwen3_5_moe(void)
 {
-    RpModel config = qwen3_5();
+    RpModel config = network_config_qwen3_5();
 
     config.architecture = RP_ARCHITECTURE_QWEN3_5_MOE;
     config.experts = 4;
@@ -116,8 +99,8 @@ dense(void)
     return network_config(RP_ARCHITECTURE_QWEN3, TRUE);
 }
 
-static RpModel (*const configs[])(void) = {dense,   sliding,     gpt_oss, qwen3_moe,
-                                           qwen3_5, qwen3_5_moe, dynamic, longrope};
+static RpModel (*const configs[])(void) = {
+    dense, sliding, gpt_oss, qwen3_moe, network_config_qwen3_5, qwen3_5_moe, dynamic, longrope};
 
 /* @shared: (nullable): tokens that samples share with the one before */
 static void
