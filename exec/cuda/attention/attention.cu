@@ -455,6 +455,7 @@ typedef struct {
 
 static const Variant variants[RP_N_BACKWARD_VARIANTS] = {
     /* RP_BACKWARD_WGMMA */ {"wgmma", attention_has_wgmma, attention_backward_wgmma, 128},
+    /* RP_BACKWARD_WGMMA_256 */ {"wgmma-256", attention_has_wgmma_256, attention_backward_wgmma_256, 64},
     /* RP_BACKWARD_WIDE */ {"wide", attention_has_wide, attention_backward_wide, 256},
     /* RP_BACKWARD_MMA */ {"mma", has_mma, attention_backward_mma, 128},
     /* RP_BACKWARD_PAIRS */ {"pairs", has_pairs, attention_backward_pairs, 64}};

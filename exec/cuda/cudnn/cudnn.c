@@ -348,8 +348,8 @@ static gboolean
 suits(const RpAttentionArgs *args)
 {
     return args->dtype != RP_DTYPE_FP32 && args->gaps == NULL &&
-           (args->head_size == 64 || args->head_size == 128) && args->kv_heads > 0 &&
-           args->heads > 0 && args->heads % args->kv_heads == 0 &&
+           (args->head_size == 64 || args->head_size == 128 || args->head_size == 256) &&
+           args->kv_heads > 0 && args->heads > 0 && args->heads % args->kv_heads == 0 &&
            args->max_length >= LEAST_LENGTH && args->max_length <= G_MAXINT32 &&
            args->sequences > 0 && args->sequences <= G_MAXINT32 / args->max_length &&
            args->sequences * args->max_length == args->tokens && args->heads <= G_MAXUINT16;

@@ -22,11 +22,11 @@ group_of(const RpDeltaArgs *args)
 static Pass
 pass_of(const RpDeltaArgs *args, size_t head_bytes, size_t most_bytes)
 {
-    const size_t bytes = head_bytes * group_of(args), keys = bytes > 0 ? most_bytes / bytes : args->key_heads;
-    Pass pass = {keys < 1 ? 1 : keys < args->key_heads ? keys : args->key_heads, 0};
+    const size_t bytes = head_bytes * group_of(args), fit = bytes > 0 ? most_bytes / bytes : args->key_heads;
+    const size_t most = fit < 1 ? 1 : fit < args->key_heads ? fit : args->key_heads;
+    const size_t keys = ceil_divide(args->key_heads, ceil_divide(args->key_heads, most)); /* alike in all passes */
 
-    pass.bytes = round_to_64(pass.keys * bytes);
-    return pass;
+    return (Pass){keys, round_to_64(keys * bytes)};
 }
 
 /* ---- in chunks ---- */

@@ -4,8 +4,8 @@
  *   convolution   a thread has a few columns of 64 tokens; taps, and the window of x that they meet, are in registers.
  *                 Backward: last token to first, with those behind the 64 whose slopes dx needs; partial sums of the
  *                 weights' gradient, [tokens / 64,n K], where it is wanted
- *   gated norm    a warp has a row. Backward: a block a chunk of rows; partial sums in registers, where a lane has one piece
- *                 of a row, or in shared memory, a row a warp
+ *   gated norm    a warp has a row, or two of 128. Backward: a block a chunk of rows; partial sums in registers, where a
+ *                 lane has one piece of a row, or in shared memory, a row a warp
  *   gates, copies a warp has a row
  *
  * fp32; partial sums are added in order (reduce.cu). Oracle: exec/host/gated.c
@@ -39,7 +39,7 @@ silu_slope(float x)
 }
 
 /* W neighbours of a row; @wide: arrays stand where these can be read and written as one. */
-template <typename T, int W> struct alignas(W * sizeof(T)) Few {
+template <typename T, int W> struct alignas(W * sizeof(T) < 16 ? W * sizeof(T) : 16) Few {
     T at[W];
 };
 
@@ -369,27 +369,26 @@ rp_cuda_conv_backward(const RpConvArgs *args, cudaStream_t stream)
 
 /* ---- gated norm ---- */
 
-/* ONE: a row is W elements of each lane, which stay in registers. */
-template <typename T, int W, bool ONE>
+/* LANES of a warp have a row. ONE: it is W elements of each, which stay in registers. */
+template <typename T, int W, int LANES, bool ONE>
 static __global__ void
 __launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs args, bool wide)
 {
-    const size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32, n = ONE ? 32 * W : args.n, at = row * n;
-    const size_t lane = threadIdx.x % 32 * W;
+    const size_t row = ((size_t)blockIdx.x * GATED_THREADS + threadIdx.x) / LANES, n = ONE ? LANES * W : args.n;
+    const size_t lane = threadIdx.x % LANES * W, at = row * n;
+    const bool here = row < args.rows; /* all threads stay: lanes are summed by whole warps */
     float squares = 0;
 
-    if (row >= args.rows)
-        return;
-    for (size_t i = lane; i < n; i += 32 * W) {
+    for (size_t i = lane; here && i < n; i += LANES * W) {
         const Few<T, W> x = load_few<T, W>(args.x, at + i, wide);
 
 #pragma unroll
         for (int w = 0; w < W; w++)
             squares = fmaf(to_float(x.at[w]), to_float(x.at[w]), squares);
     }
-    const float rstd = 1.0f / sqrtf(sum_lanes<32>(squares) / (float)n + args.epsilon);
+    const float rstd = 1.0f / sqrtf(sum_lanes<LANES>(squares) / (float)n + args.epsilon);
 
-    for (size_t i = lane; i < n; i += 32 * W) {
+    for (size_t i = lane; here && i < n; i += LANES * W) {
         const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
         const Few<T, W> weight = load_few<T, W>(args.weight, i, wide);
         Few<T, W> y;
@@ -404,25 +403,26 @@ __launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs
     }
 }
 
-template <typename T, int W, bool ONE>
+template <typename T, int W, int LANES, bool ONE>
 static __global__ void
 __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArgs args,
                                                             size_t chunk_rows, bool wide)
 {
-    extern __shared__ float norm_sums[]; /* [warps,n] */
-    const size_t n = ONE ? 32 * W : args.n, lane = threadIdx.x % 32 * W;
-    const size_t end = min((size_t)(blockIdx.x + 1) * chunk_rows, args.rows);
-    float *const sums = norm_sums + threadIdx.x / 32 * n;
+    extern __shared__ float norm_sums[]; /* [rows at once,n] */
+    const size_t n = ONE ? LANES * W : args.n, lane = threadIdx.x % LANES * W;
+    const size_t start = (size_t)blockIdx.x * chunk_rows, end = min(start + chunk_rows, args.rows);
+    float *const sums = norm_sums + threadIdx.x / LANES * n;
     float own[W] = {};
 
-    for (size_t i = lane; i < n; i += 32 * W)
+    for (size_t i = lane; i < n; i += LANES * W)
         for (int w = 0; w < W; w++)
             sums[i + w] = 0;
-    for (size_t row = (size_t)blockIdx.x * chunk_rows + threadIdx.x / 32; row < end; row += NORM_WARPS) {
-        const size_t at = row * n;
+    for (size_t first = start; first < end; first += GATED_THREADS / LANES) {
+        const size_t row = first + threadIdx.x / LANES, at = row * n;
+        const bool here = row < end;
         float squares = 0, mean = 0;
 
-        for (size_t i = lane; i < n; i += 32 * W) {
+        for (size_t i = lane; here && i < n; i += LANES * W) {
             const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
             const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
 
@@ -435,10 +435,10 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
                             mean);
             }
         }
-        const float rstd = 1.0f / sqrtf(sum_lanes<32>(squares) / (float)n + args.epsilon);
+        const float rstd = 1.0f / sqrtf(sum_lanes<LANES>(squares) / (float)n + args.epsilon);
 
-        mean = sum_lanes<32>(mean) * rstd / (float)n;
-        for (size_t i = lane; i < n; i += 32 * W) {
+        mean = sum_lanes<LANES>(mean) * rstd / (float)n;
+        for (size_t i = lane; here && i < n; i += LANES * W) {
             const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
             const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
             Few<T, W> d_gate, dx;
@@ -463,8 +463,8 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
     for (size_t i = threadIdx.x; i < n; i += GATED_THREADS) {
         float sum = 0;
 
-        for (int w = 0; w < NORM_WARPS; w++)
-            sum += norm_sums[w * n + i];
+        for (int r = 0; r < GATED_THREADS / LANES; r++)
+            sum += norm_sums[r * n + i];
         ((float *)args.workspace)[(size_t)blockIdx.x * n + i] = sum;
     }
 }
@@ -483,6 +483,13 @@ norm_is_wide(const RpGatedNormArgs *args)
            is_wide(args->y) && is_wide(args->dy) && is_wide(args->d_gate) && is_wide(args->dx);
 }
 
+/* Rows that a block has at once. */
+static size_t
+norm_rows(const RpGatedNormArgs *args)
+{
+    return GATED_THREADS / (args->n == 128 ? 16 : 32);
+}
+
 static unsigned
 row_blocks(size_t rows)
 {
@@ -497,10 +504,10 @@ rp_cuda_gated_norm_forward(const RpGatedNormArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        (args->n == 128         ? gated_norm_forward_kernel<T, 4, true>
-         : takes_four(args->n) ? gated_norm_forward_kernel<T, 4, false>
-                               : gated_norm_forward_kernel<T, 1, false>)<<<row_blocks(args->rows), GATED_THREADS, 0,
-                                                                           stream>>>(*args, norm_is_wide(args));
+        (args->n == 128        ? gated_norm_forward_kernel<T, 8, 16, true>
+         : takes_four(args->n) ? gated_norm_forward_kernel<T, 4, 32, false>
+                               : gated_norm_forward_kernel<T, 1, 32, false>)<<<
+            (unsigned)ceil_divide(args->rows, norm_rows(args)), GATED_THREADS, 0, stream>>>(*args, norm_is_wide(args));
         return cudaGetLastError();
     });
 }
@@ -531,10 +538,10 @@ rp_cuda_gated_norm_backward(const RpGatedNormArgs *args, cudaStream_t stream)
     const cudaError_t status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        (args->n == 128         ? gated_norm_backward_kernel<T, 4, true>
-         : takes_four(args->n) ? gated_norm_backward_kernel<T, 4, false>
-                               : gated_norm_backward_kernel<T, 1, false>)<<<
-            (unsigned)chunks, GATED_THREADS, NORM_WARPS * args->n * sizeof(float), stream>>>(
+        (args->n == 128        ? gated_norm_backward_kernel<T, 8, 16, true>
+         : takes_four(args->n) ? gated_norm_backward_kernel<T, 4, 32, false>
+                               : gated_norm_backward_kernel<T, 1, 32, false>)<<<
+            (unsigned)chunks, GATED_THREADS, norm_rows(args) * args->n * sizeof(float), stream>>>(
             *args, chunk_rows, norm_is_wide(args));
         return cudaGetLastError();
     });

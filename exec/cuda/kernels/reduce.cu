@@ -28,6 +28,7 @@
 #define MOST_PARTS 16
 #define PARTS_OF_ALL 256
 #define SQUARES_TILE 1024 /* values of a warp at a time */
+#define FEW_SQUARES 512   /* blocks of values that are a block of threads each */
 
 static size_t
 rows_of_chunk(size_t tokens)
@@ -99,17 +100,18 @@ add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
 }
 
 /* A warp a block of values, a lane of it the sum of one lane: values come as packs and turn in shared
- * memory. A square of a float is exact in double, so that no multiplication rounds. */
+ * memory. A square of a float is exact in double, so that no multiplication rounds. Each warp is by itself: few of
+ * them are a block each, so that they are spread over all multiprocessors, which have few units for doubles. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 squares_kernel(size_t n, const T *x, double *partials, bool wide)
 {
-    __shared__ Pack<T> tiles[THREADS / 32][SQUARES_TILE / RP_PACK];
+    extern __shared__ uint4 memory[]; /* [warps][SQUARES_TILE] */
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const size_t block = (size_t)blockIdx.x * (THREADS / 32) + warp;
-    const size_t begin = block * RP_SQUARES_BLOCK;
+    Pack<T> *const packs = (Pack<T> *)memory + warp * (SQUARES_TILE / RP_PACK);
+    const size_t block = (size_t)blockIdx.x * (blockDim.x / 32) + warp, begin = block * RP_SQUARES_BLOCK;
     const size_t end = n - begin < RP_SQUARES_BLOCK ? n : begin + RP_SQUARES_BLOCK;
-    const T *tile = tiles[warp][0].at;
+    const T *tile = packs[0].at;
     double sum = 0, total = 0;
 
     if (begin >= n)
@@ -119,8 +121,8 @@ squares_kernel(size_t n, const T *x, double *partials, bool wide)
         for (unsigned k = lane; k < SQUARES_TILE / RP_PACK; k += 32) {
             const size_t first = at + k * RP_PACK;
 
-            tiles[warp][k] = load_pack(x + (first < end ? first : begin),
-                                       first < end ? end - first : 0, wide);
+            packs[k] = load_pack(x + (first < end ? first : begin),
+                                 first < end ? end - first : 0, wide);
         }
         __syncwarp();
 #pragma unroll 8
@@ -246,7 +248,8 @@ cudaError_t
 rp_cuda_sum_squares(const RpSumSquaresArgs *args, cudaStream_t stream)
 {
     const size_t n_blocks = squares_blocks(args->n);
-    const unsigned blocks = (unsigned)ceil_divide(n_blocks, THREADS / 32);
+    const unsigned threads = n_blocks < FEW_SQUARES ? 32 : THREADS;
+    const unsigned blocks = (unsigned)ceil_divide(n_blocks, threads / 32);
     double *partials = (double *)args->workspace;
     cudaError_t status;
 
@@ -255,8 +258,8 @@ rp_cuda_sum_squares(const RpSumSquaresArgs *args, cudaStream_t stream)
     status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        squares_kernel<T><<<blocks, THREADS, 0, stream>>>(args->n, (const T *)args->x, partials,
-                                                          is_wide(args->x));
+        squares_kernel<T><<<blocks, threads, threads / 32 * SQUARES_TILE * sizeof(T), stream>>>(
+            args->n, (const T *)args->x, partials, is_wide(args->x));
         return cudaGetLastError();
     });
     if (status != cudaSuccess)

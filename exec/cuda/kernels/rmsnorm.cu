@@ -244,11 +244,8 @@ add_squares(float sum, const Pack<T> &pack)
 /* Returns the stored values. */
 template <typename T>
 __device__ __forceinline__ Pack<T>
-store_normed(const Forward<T> &args, size_t index, size_t first, Pack<T> x, float rstd)
+store_normed(const Forward<T> &args, size_t index, size_t count, Pack<T> x, const Pack<T> &weight, float rstd)
 {
-    const size_t count = args.n - first;
-    const Pack<T> weight = load_pack(args.weight + first, count, args.wide);
-
 #pragma unroll
     for (int i = 0; i < RP_PACK; i++)
         x.at[i] = from_float<T>(shifted(weight.at[i], args.shift) * (to_float(x.at[i]) * rstd));
@@ -265,7 +262,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     const unsigned lane = threadIdx.x % GROUP;
     const size_t row = (size_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
     const bool here = row < args.rows; /* all threads stay: lanes are summed by whole warps */
-    Pack<T> x[PACKS];
+    Pack<T> x[PACKS], weight[PACKS];
     float squares = 0;
     unsigned most = 0;
     float rstd;
@@ -274,7 +271,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     if (here) { /* weights come while others are waited for */
         FOR_PACKS_OF_ROW(pack, first)
         {
-            prefetch_line(args.weight + first);
+            weight[pack] = load_pack(args.weight + first, n - first, args.wide);
         }
     }
     wait_for_previous();
@@ -291,7 +288,7 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
             args.rstd[row] = rstd;
         FOR_PACKS_OF_ROW(pack, first)
         {
-            const Pack<T> y = store_normed(args, row * n + first, first, x[pack], rstd);
+            const Pack<T> y = store_normed(args, row * n + first, n - first, x[pack], weight[pack], rstd);
 
             if (args.largest)
                 most = larger_of(most, y);
@@ -319,11 +316,10 @@ __launch_bounds__(LOOP_THREADS) forward_loop_kernel(const Forward<T> args)
     if (threadIdx.x == 0)
         args.rstd[row] = rstd;
     for (size_t first = threadIdx.x * RP_PACK; first < args.n; first += LOOP_THREADS * RP_PACK) {
-        const size_t index = row * args.n + first;
+        const size_t index = row * args.n + first, count = args.n - first;
 
-        most = larger_of(most,
-                         store_normed(args, index, first,
-                                      load_pack(args.x + index, args.n - first, args.wide), rstd));
+        most = larger_of(most, store_normed(args, index, count, load_pack(args.x + index, count, args.wide),
+                                            load_pack(args.weight + first, count, args.wide), rstd));
     }
     if (args.largest)
         note_largest_of_block(args.largest, most);
