@@ -65,7 +65,10 @@ store_few(void *array, size_t at, const Few<T, W> &few, bool wide = true)
     T *const target = (T *)array + at;
 
     if (wide) {
-        *reinterpret_cast<Few<T, W> *>(target) = few;
+        if constexpr (sizeof few == sizeof(uint2)) /* the compiler would write each element by itself */
+            __stcg(reinterpret_cast<uint2 *>(target), reinterpret_cast<const uint2 &>(few));
+        else
+            *reinterpret_cast<Few<T, W> *>(target) = few;
         return;
     }
 #pragma unroll

@@ -13,6 +13,8 @@
  *   packs   1     1     1     2 |    1     1     1     2      4 |
  *           a part of a warp    |      a block                  |
  *                                             backward: <- here | looping
+ *   forward                     |  128   128   128   256    512
+ *                               |    1     2     4     4      4 |   more of a row is on its way at a time
  *
  * Small groups: 256 threads a block, 256 / group rows at a time. Backward: a block has a chunk of
  * consecutive rows, sums dy h of its columns in registers (looping: in the workspace) and writes
@@ -200,6 +202,20 @@ for_size(size_t n, F f)
     if (n <= 16384)
         return f.template run<512, 4>();
     return f.template run<0, 0>();
+}
+
+/* The same of the forward, which keeps less. */
+template <typename F>
+static cudaError_t
+for_forward_size(size_t n, F f)
+{
+    if (n <= 1024 || n > 8192)
+        return for_size(n, f);
+    if (n <= 2048)
+        return f.template run<128, 2>();
+    if (n <= 4096)
+        return f.template run<128, 4>();
+    return f.template run<256, 4>();
 }
 
 /* Without a shift -0 stays -0. */
@@ -594,7 +610,7 @@ rp_cuda_rmsnorm_forward(const RpRmsnormArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        return for_size(n, LaunchForward<T>{{args->rows, n, args->epsilon, args->shift, (const T *)args->x,
+        return for_forward_size(n, LaunchForward<T>{{args->rows, n, args->epsilon, args->shift, (const T *)args->x,
                                              (const T *)args->weight, (T *)args->y, args->rstd,
                                              wide, args->largest},
                                             stream});
