@@ -225,24 +225,9 @@ template <int TAPS, int W, bool SUMS> struct WayBack {
     }
 };
 
-/* CONV_AHEAD tokens before @end, last to first: their dy, and the first x that their taps meet. */
-template <typename T, int TAPS, int W> struct Group {
-    Few<T, W> x[CONV_AHEAD], dy[CONV_AHEAD];
-
-    __device__ __forceinline__ void load(const RpConvArgs &args, size_t end, size_t first, size_t column)
-    {
-#pragma unroll
-        for (int i = 0; i < CONV_AHEAD; i++)
-            if (end > first + i) {
-                dy[i] = load_few<T, W>(args.dy, (end - 1 - i) * args.n + column);
-                x[i] = end >= TAPS + i ? load_few<T, W>(args.x, (end - TAPS - i) * args.n + column) : Few<T, W>{};
-            }
-    }
-};
-
 template <typename T, int TAPS, int W, bool SUMS>
 static __global__ void
-__launch_bounds__(GATED_THREADS, TAPS > CONV_TAPS ? 1 : 2) conv_backward_kernel(const RpConvArgs args)
+__launch_bounds__(GATED_THREADS) conv_backward_kernel(const RpConvArgs args)
 {
     const size_t column = ((size_t)blockIdx.x * GATED_THREADS + threadIdx.x) * W;
     const size_t first = (size_t)blockIdx.y * CONV_TOKENS;
@@ -260,17 +245,20 @@ __launch_bounds__(GATED_THREADS, TAPS > CONV_TAPS ? 1 : 2) conv_backward_kernel(
     for (int k = 1; k < TAPS; k++)
         if (beyond + k >= TAPS)
             window.set(k - 1, load_few<T, W>(args.x, (beyond + k - TAPS) * args.n + column));
-    Group<T, TAPS, W> group, ahead;
-
-    ahead.load(args, beyond, first, column);
     for (size_t t = beyond; t > first; t -= min(t, (size_t)CONV_AHEAD)) {
-        group = ahead;
-        ahead.load(args, t - min(t, (size_t)CONV_AHEAD), first, column);
+        Few<T, W> x[CONV_AHEAD], dy[CONV_AHEAD];
+
+#pragma unroll
+        for (int i = 0; i < CONV_AHEAD; i++)
+            if (t > first + i) {
+                dy[i] = load_few<T, W>(args.dy, (t - 1 - i) * args.n + column);
+                x[i] = t >= TAPS + i ? load_few<T, W>(args.x, (t - TAPS - i) * args.n + column) : Few<T, W>{};
+            }
         if (t <= end && t >= first + CONV_AHEAD && t >= begin + TAPS - 1 + CONV_AHEAD) {
 #pragma unroll
             for (int i = 0; i < CONV_AHEAD; i++)
                 store_few<T, W>(args.dx, (t - 1 - i) * args.n + column,
-                                back.template step<false>(window, group.x[i], group.dy[i]));
+                                back.template step<false>(window, x[i], dy[i]));
             continue;
         }
 #pragma unroll
@@ -283,7 +271,7 @@ __launch_bounds__(GATED_THREADS, TAPS > CONV_TAPS ? 1 : 2) conv_backward_kernel(
             while (begin > token)
                 begin = (size_t)args.starts[--s];
             const int none = begin + TAPS - 1 > token ? (int)(begin + TAPS - 1 - token) : 0;
-            const Few<T, W> dx = back.template step<true>(window, group.x[i], group.dy[i], none, leaves, token < end);
+            const Few<T, W> dx = back.template step<true>(window, x[i], dy[i], none, leaves, token < end);
 
             if (token < end)
                 store_few<T, W>(args.dx, token * args.n + column, dx);

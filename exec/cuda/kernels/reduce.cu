@@ -28,7 +28,6 @@
 #define MOST_PARTS 16
 #define PARTS_OF_ALL 256
 #define SQUARES_TILE 1024 /* values of a warp at a time */
-#define FEW_SQUARES 512   /* blocks of values that are a block of threads each */
 
 static size_t
 rows_of_chunk(size_t tokens)
@@ -100,22 +99,19 @@ add_partials_kernel(const float *partials, size_t count, size_t n, float *sums)
 }
 
 /* A warp a block of values, a lane of it the sum of one lane: values come as packs and turn in shared
- * memory. A square of a float is exact in double, so that no multiplication rounds. Each warp is by itself: few of
- * them are a block each, so that they are spread over all multiprocessors, which have few units for doubles. */
+ * memory. A square of a float is exact in double, so that no multiplication rounds. A warp is a block of threads: few of
+ * them are spread over all multiprocessors, which have few units for doubles. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(32)
 squares_kernel(size_t n, const T *x, double *partials, bool wide)
 {
-    extern __shared__ uint4 memory[]; /* [warps][SQUARES_TILE] */
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Pack<T> *const packs = (Pack<T> *)memory + warp * (SQUARES_TILE / RP_PACK);
-    const size_t block = (size_t)blockIdx.x * (blockDim.x / 32) + warp, begin = block * RP_SQUARES_BLOCK;
+    __shared__ Pack<T> packs[SQUARES_TILE / RP_PACK];
+    const unsigned lane = threadIdx.x;
+    const size_t begin = (size_t)blockIdx.x * RP_SQUARES_BLOCK;
     const size_t end = n - begin < RP_SQUARES_BLOCK ? n : begin + RP_SQUARES_BLOCK;
     const T *tile = packs[0].at;
     double sum = 0, total = 0;
 
-    if (begin >= n)
-        return;
     for (size_t at = begin; at < end; at += SQUARES_TILE) {
 #pragma unroll
         for (unsigned k = lane; k < SQUARES_TILE / RP_PACK; k += 32) {
@@ -137,7 +133,7 @@ squares_kernel(size_t n, const T *x, double *partials, bool wide)
     for (int from = 0; from < 32; from++)
         total += __shfl_sync(~0u, sum, from);
     if (lane == 0)
-        partials[block] = total;
+        partials[blockIdx.x] = total;
 }
 
 /* One block: in order. Squares of floats do not overflow a double: only values that are not finite make the sum so. */
@@ -248,8 +244,6 @@ cudaError_t
 rp_cuda_sum_squares(const RpSumSquaresArgs *args, cudaStream_t stream)
 {
     const size_t n_blocks = squares_blocks(args->n);
-    const unsigned threads = n_blocks < FEW_SQUARES ? 32 : THREADS;
-    const unsigned blocks = (unsigned)ceil_divide(n_blocks, threads / 32);
     double *partials = (double *)args->workspace;
     cudaError_t status;
 
@@ -258,8 +252,8 @@ rp_cuda_sum_squares(const RpSumSquaresArgs *args, cudaStream_t stream)
     status = for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        squares_kernel<T><<<blocks, threads, threads / 32 * SQUARES_TILE * sizeof(T), stream>>>(
-            args->n, (const T *)args->x, partials, is_wide(args->x));
+        squares_kernel<T><<<(unsigned)n_blocks, 32, 0, stream>>>(args->n, (const T *)args->x, partials,
+                                                                 is_wide(args->x));
         return cudaGetLastError();
     });
     if (status != cudaSuccess)
