@@ -4,8 +4,8 @@
  *   convolution   a thread has a few columns of 64 tokens; taps, and the window of x that they meet, are in registers.
  *                 Backward: last token to first, with those behind the 64 whose slopes dx needs; partial sums of the
  *                 weights' gradient, [tokens / 64,n K], where it is wanted
- *   gated norm    a warp has a row, or two of 128. Backward: a block a chunk of rows; partial sums in registers, where a
- *                 lane has one piece of a row, or in shared memory, a row a warp
+ *   gated norm    a warp has a row, or two of 128. Backward: a block a chunk of rows; partial sums in registers where a
+ *                 lane has one piece of a row, else in shared memory, a row a warp
  *   gates, copies a warp has a row
  *
  * fp32; partial sums are added in order (reduce.cu). Oracle: exec/host/gated.c
@@ -360,26 +360,26 @@ rp_cuda_conv_backward(const RpConvArgs *args, cudaStream_t stream)
 
 /* ---- gated norm ---- */
 
-/* LANES of a warp have a row. ONE: it is W elements of each, which stay in registers. */
-template <typename T, int W, int LANES, bool ONE>
+/* ROW_LANES of a warp have a row. ONE: it is W elements of each, which stay in registers. */
+template <typename T, int W, int ROW_LANES, bool ONE>
 static __global__ void
 __launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs args, bool wide)
 {
-    const size_t row = ((size_t)blockIdx.x * GATED_THREADS + threadIdx.x) / LANES, n = ONE ? LANES * W : args.n;
-    const size_t lane = threadIdx.x % LANES * W, at = row * n;
+    const size_t row = ((size_t)blockIdx.x * GATED_THREADS + threadIdx.x) / ROW_LANES, n = ONE ? ROW_LANES * W : args.n;
+    const size_t lane = threadIdx.x % ROW_LANES * W, at = row * n;
     const bool here = row < args.rows; /* all threads stay: lanes are summed by whole warps */
     float squares = 0;
 
-    for (size_t i = lane; here && i < n; i += LANES * W) {
+    for (size_t i = lane; here && i < n; i += ROW_LANES * W) {
         const Few<T, W> x = load_few<T, W>(args.x, at + i, wide);
 
 #pragma unroll
         for (int w = 0; w < W; w++)
             squares = fmaf(to_float(x.at[w]), to_float(x.at[w]), squares);
     }
-    const float rstd = 1.0f / sqrtf(sum_lanes<LANES>(squares) / (float)n + args.epsilon);
+    const float rstd = 1.0f / sqrtf(sum_lanes<ROW_LANES>(squares) / (float)n + args.epsilon);
 
-    for (size_t i = lane; here && i < n; i += LANES * W) {
+    for (size_t i = lane; here && i < n; i += ROW_LANES * W) {
         const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
         const Few<T, W> weight = load_few<T, W>(args.weight, i, wide);
         Few<T, W> y;
@@ -394,26 +394,26 @@ __launch_bounds__(GATED_THREADS) gated_norm_forward_kernel(const RpGatedNormArgs
     }
 }
 
-template <typename T, int W, int LANES, bool ONE>
+template <typename T, int W, int ROW_LANES, bool ONE>
 static __global__ void
 __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArgs args,
                                                             size_t chunk_rows, bool wide)
 {
     extern __shared__ float norm_sums[]; /* [rows at once,n] */
-    const size_t n = ONE ? LANES * W : args.n, lane = threadIdx.x % LANES * W;
+    const size_t n = ONE ? ROW_LANES * W : args.n, lane = threadIdx.x % ROW_LANES * W;
     const size_t start = (size_t)blockIdx.x * chunk_rows, end = min(start + chunk_rows, args.rows);
-    float *const sums = norm_sums + threadIdx.x / LANES * n;
+    float *const sums = norm_sums + threadIdx.x / ROW_LANES * n;
     float own[W] = {};
 
-    for (size_t i = lane; i < n; i += LANES * W)
+    for (size_t i = lane; i < n; i += ROW_LANES * W)
         for (int w = 0; w < W; w++)
             sums[i + w] = 0;
-    for (size_t first = start; first < end; first += GATED_THREADS / LANES) {
-        const size_t row = first + threadIdx.x / LANES, at = row * n;
+    for (size_t first = start; first < end; first += GATED_THREADS / ROW_LANES) {
+        const size_t row = first + threadIdx.x / ROW_LANES, at = row * n;
         const bool here = row < end;
         float squares = 0, mean = 0;
 
-        for (size_t i = lane; here && i < n; i += LANES * W) {
+        for (size_t i = lane; here && i < n; i += ROW_LANES * W) {
             const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
             const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
 
@@ -426,10 +426,10 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
                             mean);
             }
         }
-        const float rstd = 1.0f / sqrtf(sum_lanes<LANES>(squares) / (float)n + args.epsilon);
+        const float rstd = 1.0f / sqrtf(sum_lanes<ROW_LANES>(squares) / (float)n + args.epsilon);
 
-        mean = sum_lanes<LANES>(mean) * rstd / (float)n;
-        for (size_t i = lane; here && i < n; i += LANES * W) {
+        mean = sum_lanes<ROW_LANES>(mean) * rstd / (float)n;
+        for (size_t i = lane; here && i < n; i += ROW_LANES * W) {
             const Few<T, W> x = load_few<T, W>(args.x, at + i, wide), gate = load_few<T, W>(args.gate, at + i, wide);
             const Few<T, W> dy = load_few<T, W>(args.dy, at + i, wide), weight = load_few<T, W>(args.weight, i, wide);
             Few<T, W> d_gate, dx;
@@ -454,7 +454,7 @@ __launch_bounds__(GATED_THREADS) gated_norm_backward_kernel(const RpGatedNormArg
     for (size_t i = threadIdx.x; i < n; i += GATED_THREADS) {
         float sum = 0;
 
-        for (int r = 0; r < GATED_THREADS / LANES; r++)
+        for (int r = 0; r < GATED_THREADS / ROW_LANES; r++)
             sum += norm_sums[r * n + i];
         ((float *)args.workspace)[(size_t)blockIdx.x * n + i] = sum;
     }
