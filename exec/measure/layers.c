@@ -407,7 +407,7 @@ count_alike(const RpNetwork *network, guint class)
     return n;
 }
 
-/* Forward and backward of all blocks: of each class the first is run. */
+/* Forward and backward of all blocks with attention: of each class the first is run. */
 static gboolean
 time_blocks(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
             const RpMeasureOptions *options, gint64 *ns, GError **error)
@@ -418,7 +418,8 @@ time_blocks(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
 
     *ns = 0;
     for (guint l = 1; l + 1 < rp_network_n_layers(network); l++) {
-        if (rp_network_layer_class(network, l) != l)
+        if (rp_network_layer_class(network, l) != l ||
+            rp_network_layout(network, l)->place[RP_WEIGHT_Q].byte == RP_LAYOUT_NONE)
             continue;
         if (!rp_measure_layer(&measurer, probe, network, weights, l, profile, error))
             return FALSE;
@@ -453,7 +454,7 @@ rp_measure_attention(RpProbe *probe, const RpNetwork *network, const RpWeights *
 
         if (!time_blocks(probe, other, weights, &measure, &ns, error))
             return FALSE;
-        if (ns < least_ns) {
+        if (ns <= least_ns) { /* both 0 where no block has attention */
             least_ns = ns;
             best = (RpAttentionChoice)c;
         }
