@@ -155,12 +155,10 @@ read_names(Case *c)
     const char *objective = rp_tree_find(c->row, "objective")->text;
     const char *reference = rp_tree_find(c->row, "reference")->text;
 
-    preference->objective = RP_OBJECTIVE_SFT;
-    preference->reference = RP_REFERENCE_NONE;
     while (strcmp(rp_objective_info(preference->objective)->name, objective) != 0)
-        preference->objective++;
+        assert_true(++preference->objective < RP_N_OBJECTIVES);
     while (strcmp(rp_reference_name(preference->reference), reference) != 0)
-        preference->reference++;
+        assert_true(++preference->reference < RP_N_REFERENCES);
 }
 
 static void
