@@ -444,21 +444,22 @@ has_mma(const RpAttentionArgs *args)
     return args->head_size < 256;
 }
 
+#define KEYS_OF_256 ((size_t)64)
+
 typedef struct {
     const char *name;
     bool (*can)(const RpAttentionArgs *args); /* among the shapes of attention_is_fast() */
     cudaError_t (*run)(const RpAttentionArgs *args, const AttentionGrid *grid,
                        const BackwardScratch *scratch, size_t first, unsigned *numbers,
                        cudaStream_t stream);
-    size_t keys; /* keys of a block */
+    size_t keys; /* of a block, where heads are smaller than 256 */
 } Variant;
 
 static const Variant variants[RP_N_BACKWARD_VARIANTS] = {
     /* RP_BACKWARD_WGMMA */ {"wgmma", attention_has_wgmma, attention_backward_wgmma, 128},
-    /* RP_BACKWARD_WGMMA_256 */ {"wgmma-256", attention_has_wgmma_256, attention_backward_wgmma_256, 64},
     /* RP_BACKWARD_WIDE */ {"wide", attention_has_wide, attention_backward_wide, 256},
     /* RP_BACKWARD_MMA */ {"mma", has_mma, attention_backward_mma, 128},
-    /* RP_BACKWARD_PAIRS */ {"pairs", has_pairs, attention_backward_pairs, 64}};
+    /* RP_BACKWARD_PAIRS */ {"pairs", has_pairs, attention_backward_pairs, KEYS_OF_256}};
 
 const char *
 rp_cuda_backward_variant_name(RpBackwardVariant variant)
@@ -477,6 +478,7 @@ attention_backward_by(RpBackwardVariant variant, const RpAttentionArgs *args, co
                       cudaStream_t stream)
 {
     const size_t part = attention_backward_kv_heads(args);
+    const size_t keys = args->head_size == 256 ? KEYS_OF_256 : variants[variant].keys;
     cudaError_t status = cudaSuccess;
 
     for (size_t first = 0; first < args->kv_heads && status == cudaSuccess; first += part) {
@@ -484,7 +486,7 @@ attention_backward_by(RpBackwardVariant variant, const RpAttentionArgs *args, co
         AttentionGrid grid;
 
         some.kv_heads = min(part, args->kv_heads - first);
-        if (!attention_grid(&some, some.kv_heads, variants[variant].keys, 0, &grid))
+        if (!attention_grid(&some, some.kv_heads, keys, 0, &grid))
             return cudaErrorInvalidValue;
         grid.swath = min(grid.units, SWATH);
         status = variants[variant].run(args, &grid, scratch, first, scratch->numbers + first / part, stream);

@@ -1,24 +1,12 @@
-/* Backward by wgmma of heads of 128, 128 keys a block; and which variants Hopper has. */
+/* Backward by wgmma of heads of 128, 128 keys a block; and what Hopper has. */
 #define HEAD_SIZE 128
 #define KEYS 128
 #include "exec/cuda/attention/backward-wgmma.cuh"
 
-static bool
-has_wgmma(const RpAttentionArgs *args, size_t head_size)
-{
-    return args->head_size == head_size && is_hopper() && find_encode() != nullptr;
-}
-
 bool
 attention_has_wgmma(const RpAttentionArgs *args)
 {
-    return has_wgmma(args, 128);
-}
-
-bool
-attention_has_wgmma_256(const RpAttentionArgs *args)
-{
-    return has_wgmma(args, 256);
+    return (args->head_size == 128 || args->head_size == 256) && is_hopper() && find_encode() != nullptr;
 }
 
 bool
@@ -32,7 +20,9 @@ attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
                          const BackwardScratch *scratch, size_t first, unsigned *numbers,
                          cudaStream_t stream)
 {
-    const auto run = args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16> : launch<__half>;
+    const auto run = args->head_size == 256           ? attention_backward_wgmma_256
+                     : args->dtype == RP_DTYPE_BF16 ? launch<__nv_bfloat16>
+                                                    : launch<__half>;
 
     return run(args, grid, scratch, first, numbers, stream);
 }

@@ -14,15 +14,14 @@ extern "C" {
 #endif
 
 typedef enum {
-    RP_BACKWARD_WGMMA, /* Hopper: heads of 128 */
-    RP_BACKWARD_WGMMA_256,
+    RP_BACKWARD_WGMMA, /* Hopper: heads of 128 and 256 */
     RP_BACKWARD_WIDE,  /* Hopper: heads of 64, by mma.sync */
     RP_BACKWARD_MMA,   /* mma.sync, every card since sm_80: heads of 64 and 128 */
     RP_BACKWARD_PAIRS, /* the same with heads of 256 */
     RP_N_BACKWARD_VARIANTS
 } RpBackwardVariant;
 
-/* "wgmma", "wgmma-256", "wide", "mma", "pairs" */
+/* "wgmma", "wide", "mma", "pairs" */
 const char *rp_cuda_backward_variant_name(RpBackwardVariant variant);
 
 /* Whether @variant can do @args on the current device. */

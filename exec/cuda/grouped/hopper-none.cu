@@ -17,20 +17,6 @@ attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
 }
 
 bool
-attention_has_wgmma_256(const RpAttentionArgs *args)
-{
-    return false;
-}
-
-cudaError_t
-attention_backward_wgmma_256(const RpAttentionArgs *args, const AttentionGrid *grid,
-                             const BackwardScratch *scratch, size_t first, unsigned *numbers,
-                             cudaStream_t stream)
-{
-    return cudaErrorInvalidValue;
-}
-
-bool
 attention_has_wide(const RpAttentionArgs *args)
 {
     return false;
