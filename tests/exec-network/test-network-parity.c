@@ -312,6 +312,17 @@ RP_TEST(equals_a_qwen3_5_with_stacks_of_experts_in_a_model_that_sees)
     check_case("qwen3-5-moe-outer", NULL);
 }
 
+/* Matrices of DeltaNet's gates are one, and so are the adapters of its wide ones, and of q, k and v. */
+RP_TEST(equals_a_qwen3_5_with_joined_matrices)
+{
+    check_case("qwen3-5-joined", NULL);
+}
+
+RP_TEST(equals_peft_with_adapters_of_a_qwen3_5_with_joined_matrices)
+{
+    check_case("qwen3-5-joined-lora", "qwen3-5-joined");
+}
+
 RP_TEST(equals_peft_with_adapters_of_a_qwen3_5)
 {
     check_case("qwen3-5-lora", "qwen3-5");

@@ -5,8 +5,8 @@
  * A block has two groups of four warps. D 128: it has 128 keys, each group 64 of them and all columns of dk and dv,
  * and half of the columns of dq. D 256: it has 64 keys; each group makes P and Y of all of them, which the other makes,
  * too, and has half of the columns of dk, dv and dq: sums of 64 keys and 256 columns would not fit its registers.
- * In a third group one warp has the
- * copy engine fill two stages with q and d_out, another fills in lse and delta, a third ends turns.
+ * In a third group one warp has the copy engine fill two stages with q and d_out, another fills in lse and delta, a
+ * third ends turns.
  * A group's order of a step, and the work of tensor cores meanwhile:
  *
  *   threads        | dq's rest  | P           | Y | write Y | meet |           | dq's turn   |
@@ -403,7 +403,6 @@ differentiate(const RpAttentionArgs &args, const AttentionGrid &grid, const Back
         publish_shared();
 
         const unsigned seen = glance_at_count(share.count);
-
         const int head = head_of(place, at) - first_head;
 
         meet(1, MEETING);
