@@ -89,7 +89,7 @@ rp_bench_delta(const RpBench *bench)
 
     printf("  length  batch  heads  pass             ms  TFLOP/s\n");
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++) {
-        args.value_heads = shapes[i].value_heads;
+        args.value_heads = args.gate_row = shapes[i].value_heads;
         if (bench->length == 0 || (size_t)bench->length == shapes[i].length)
             run(bench, &args, shapes[i].length, shapes[i].sequences);
     }

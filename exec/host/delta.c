@@ -131,7 +131,7 @@ load_chunk(const RpDeltaArgs *args, size_t head, size_t first, size_t n, Chunk *
     load_rows(args, first, n, keys + key * Dk, Dk, 1, chunk->k, chunk->k_scale);
     load_rows(args, first, n, 2 * keys + head * Dv, Dv, 0, chunk->v, NULL);
     for (size_t i = 0; i < n; i++) {
-        const size_t at = rp_delta_gate(args, first + i, head);
+        const size_t at = (first + i) * args->gate_row + head;
 
         chunk->beta[i] = rp_host_sigmoid(rp_host_element(args->dtype, args->b, at));
         chunk->g[i] = -rate * rp_host_softplus(rp_host_element(args->dtype, args->a, at) + bias);
@@ -365,7 +365,7 @@ write_gates(const RpDeltaArgs *args, size_t head, size_t first, const Chunk *chu
     double sum = 0;
 
     for (size_t i = chunk->n; i-- > 0;) {
-        const size_t at = rp_delta_gate(args, first + i, head);
+        const size_t at = (first + i) * args->gate_row + head;
         const float beta = chunk->beta[i];
         const float db = d->beta[i] * beta * (1 - beta);
 

@@ -68,7 +68,7 @@ typedef struct {
     size_t key_dim, value_dim;            /* Dk, Dv */
     const int32_t *starts;                /* [sequences+1]: first tokens; the last is T */
     const void *qkv;                      /* [T,2 Hk Dk + Hv Dv]: q, k and v of a token */
-    size_t gate_row;        /* elements from a token of b, a, d_b and d_a to the next; 0: Hv */
+    size_t gate_row;        /* elements from a token of b, a, d_b and d_a to the next */
     const void *b, *a;      /* [T,Hv] */
     const void *log, *bias; /* [Hv] */
     void *out;              /* forward: [T,Hv,Dv] */
@@ -86,13 +86,6 @@ static inline size_t
 rp_delta_columns(const RpDeltaArgs *args)
 {
     return 2 * args->key_heads * args->key_dim + args->value_heads * args->value_dim;
-}
-
-/* Where a token's b and a of a value head stand. */
-static inline size_t
-rp_delta_gate(const RpDeltaArgs *args, size_t token, size_t head)
-{
-    return token * (args->gate_row > 0 ? args->gate_row : args->value_heads) + head;
 }
 
 /*

@@ -3,8 +3,8 @@
  *
  *   forward    n = norm(x);  qkv, z, b, a = n Wqkv, n Wz, n Wb, n Wa
  *              u = silu(conv(qkv));  out = delta rule(u, b, a);  s = x + (norm(out) silu(z)) Wo
- *   kept       qkv [T,2 Hk Dk + Hv Dv], z and out [T,Hv Dv], b and a [T,Hv]. n, u and the product are made anew, and so
- *              are the states of the delta rule.
+ *   kept       qkv [T,2 Hk Dk + Hv Dv], z and out [T,Hv Dv], b and a [T,Hv], or both [T,2 Hv], where their matrices are
+ *              one. n, u and the product are made anew, and so are the states of the delta rule.
  *
  * With fp8 (operand.c) qkv, z and the last layer read fp8 values; b and a are too narrow. These read n in 16 bits, so that
  * the backward norms it again in any case, and its fp8 values are not kept.
@@ -27,11 +27,11 @@ take_inputs(RpPass *pass, RpSpace *space, const RpBlockShape *z)
     RpBlockDelta a = {.qkv = rp_pass_take(pass, space, z->T * z->columns),
                       .z = rp_pass_take(pass, space, z->T * z->values),
                       .b = rp_pass_take(pass, space, 2 * z->T * z->gates)};
+    const gboolean joins = !rp_pass_has_cache(pass) && rp_pass_joins(pass, narrow);
 
-    if (!rp_pass_has_cache(pass) && rp_pass_joins(pass, narrow))
-        a.gate_row = 2 * z->gates;
-    a.a = (guint8 *)a.b + (a.gate_row > 0 ? z->gates : z->T * z->gates) *
-                              rp_dtype_size(pass->network->options.dtype);
+    a.gate_row = joins ? 2 * z->gates : z->gates;
+    a.a =
+        (guint8 *)a.b + (joins ? 1 : z->T) * z->gates * rp_dtype_size(pass->network->options.dtype);
     return a;
 }
 
@@ -66,7 +66,7 @@ make_inputs(RpPass *pass, const RpBlockShape *z, const RpBlockDelta *a, const vo
     const RpMatmulOperand n = norm_input(pass, z, x, normed, rstd, RP_OPERAND_INPUT);
 
     rp_pass_beside(pass, wide, &n, (void *[]){a->qkv, a->z});
-    if (a->gate_row > 0)
+    if (a->gate_row > z->gates)
         rp_pass_fused(pass, narrow, &n, a->b);
     else
         rp_pass_beside(pass, narrow, &n, (void *[]){a->b, a->a});
@@ -172,7 +172,7 @@ rp_block_delta_backward(RpPass *pass, const RpBlockShape *z, const void *x, cons
     const RpMatmulOperand both = rp_pass_plain(z->T, d.b);
 
     rp_pass_beside_backward(pass, wide, &n, (const void *[]){d.qkv, d.z}, NULL, wanted, dx, FALSE);
-    if (d.gate_row > 0)
+    if (d.gate_row > z->gates)
         rp_pass_fused_backward(pass, narrow, &n, &both, wanted, dx, TRUE);
     else
         rp_pass_beside_backward(pass, narrow, &n, (const void *[]){d.b, d.a}, NULL, wanted, dx,

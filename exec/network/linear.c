@@ -4,7 +4,8 @@
  * is free again behind each layer. So is the input with elements dropped.
  *
  * Layers of the same input are one where their matrices stand one behind the other. Their adapters'
- * A do, too, [all r,in]: h and g, [rows,all r], are one matmul's result or operand, and so is dx.
+ * A do, too, [all r,in]: h and g, [rows,all r], are one matmul's result or operand, and so is dx. Where only
+ * these do, the layers are apart: each has an output and wide matmuls of its own.
  */
 #include "exec/network/private.h"
 

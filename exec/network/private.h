@@ -359,7 +359,7 @@ void rp_pass_fused(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *
 void rp_pass_fused_backward(RpPass *pass, RpJoint joint, const RpMatmulOperand *x,
                             const RpMatmulOperand *dy, gboolean wanted, void *dx,
                             gboolean accumulate);
-#define RP_JOINT_MOST 4
+#define RP_JOINT_MOST 3
 /* Layers of the same input, RP_JOINT_MOST at most, with an output each: adapters that stand one behind the other read
  * the input once, and so does the gradient of theirs. */
 void rp_pass_beside(RpPass *pass, RpJoint joint, const RpMatmulOperand *x, void *const *y);
@@ -508,7 +508,8 @@ typedef struct {
 /* Values that DeltaNet keeps: of its linear layers, and of the delta rule. */
 typedef struct {
     void *qkv, *z, *b, *a, *out;
-    size_t gate_row; /* b and a are columns of one matrix: elements of a token in it; 0: apart */
+    size_t
+        gate_row; /* elements from a token of b and of a to the next: Hv; 2 Hv, where they are one matrix */
 } RpBlockDelta;
 
 RpBlockDelta rp_block_delta_take(RpPass *pass, RpSpace *space, const RpBlockShape *z);

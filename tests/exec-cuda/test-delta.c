@@ -15,7 +15,8 @@ compute_rule(const Side *side, const void *inputs, Outputs *outputs)
     RpDeltaArgs args = rule->sizes;
     const size_t heads = args.value_heads, n = args.tokens * rp_delta_columns(&args);
     const size_t values = args.tokens * heads * args.value_dim;
-    const size_t gates = args.tokens * (args.gate_row > 0 ? args.gate_row : heads);
+    const gboolean joined = args.gate_row > heads; /* a stands behind b */
+    const size_t gates = args.tokens * args.gate_row;
     const size_t behind = heads * rp_dtype_size(args.dtype);
     const Array zeros = host_random(RP_DTYPE_FP32, 2 * heads, 0);
     float *sums = cuda_in(side, zeros);
@@ -23,14 +24,14 @@ compute_rule(const Side *side, const void *inputs, Outputs *outputs)
     args.starts = cuda_copy_in(side, rule->starts, args.sequences + 1, sizeof(gint32));
     args.qkv = cuda_in(side, rule->qkv);
     args.b = cuda_in(side, rule->b);
-    args.a = args.gate_row > 0 ? (const char *)args.b + behind : cuda_in(side, rule->a);
+    args.a = joined ? (const char *)args.b + behind : cuda_in(side, rule->a);
     args.log = cuda_in(side, rule->log);
     args.bias = cuda_in(side, rule->bias);
     args.d_out = cuda_in(side, rule->d_out);
     args.out = cuda_out(side, args.dtype, values);
     args.d_qkv = cuda_out(side, args.dtype, n);
     args.d_b = cuda_out(side, args.dtype, gates);
-    args.d_a = args.gate_row > 0 ? (char *)args.d_b + behind : cuda_out(side, args.dtype, gates);
+    args.d_a = joined ? (char *)args.d_b + behind : cuda_out(side, args.dtype, gates);
     args.d_log = sums;
     args.d_bias = sums + heads;
     args.workspace = cuda_workspace(side, side->kernels->delta_forward_workspace(&args));
@@ -41,7 +42,7 @@ compute_rule(const Side *side, const void *inputs, Outputs *outputs)
     outputs->arrays[1] = cuda_result(side, args.dtype, n, args.d_qkv);
     outputs->arrays[2] = cuda_result(side, args.dtype, gates, args.d_b);
     outputs->arrays[3] =
-        args.gate_row > 0 ? outputs->arrays[2] : cuda_result(side, args.dtype, gates, args.d_a);
+        joined ? outputs->arrays[2] : cuda_result(side, args.dtype, gates, args.d_a);
     outputs->arrays[4] = cuda_result(side, RP_DTYPE_FP32, 2 * heads, sums);
     for (guint i = 0; i < 5; i++)
         outputs->terms[i] = 64 * args.key_dim;
@@ -52,16 +53,17 @@ static void
 hold_rule(RpDtype dtype, RpDeltaArgs sizes, const gint32 *starts)
 {
     const size_t T = (size_t)starts[sizes.sequences], H = sizes.value_heads;
-    const size_t row = sizes.gate_row > 0 ? sizes.gate_row : H;
     Rule rule = {.sizes = sizes, .starts = starts};
 
     rule.sizes.dtype = dtype;
+    if (rule.sizes.gate_row == 0)
+        rule.sizes.gate_row = H;
     rule.sizes.tokens = T;
     for (size_t s = 0; s < sizes.sequences; s++)
         rule.sizes.max_length = MAX(rule.sizes.max_length, (size_t)(starts[s + 1] - starts[s]));
     rule.qkv = host_random(dtype, T * rp_delta_columns(&sizes), 1);
-    rule.b = host_random(dtype, T * row, 2);
-    rule.a = host_random(dtype, T * row, 2);
+    rule.b = host_random(dtype, T * rule.sizes.gate_row, 2);
+    rule.a = host_random(dtype, T * rule.sizes.gate_row, 2);
     rule.log = host_random(dtype, H, 1);
     rule.bias = host_random(dtype, H, 1);
     rule.d_out = host_random(dtype, T * H * sizes.value_dim, 1);

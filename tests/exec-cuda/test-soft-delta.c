@@ -36,6 +36,7 @@ arguments_of(const RpDeltaArgs *sizes, RpDtype dtype, const Array *inputs, Array
         outputs[i] =
             i < D_LOG ? host_output(dtype, lengths[i]) : host_random(RP_DTYPE_FP32, lengths[i], 0);
     args.dtype = dtype;
+    args.gate_row = H;
     args.qkv = data[QKV];
     args.b = data[B];
     args.a = data[A];

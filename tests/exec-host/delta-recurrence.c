@@ -39,6 +39,7 @@ delta_case(RpDtype dtype, const DeltaSizes *z, const gint32 *starts, size_t sequ
                            .max_length = longest,
                            .key_heads = z->key_heads,
                            .value_heads = H,
+                           .gate_row = H,
                            .key_dim = z->key_dim,
                            .value_dim = z->value_dim,
                            .starts = starts,

@@ -47,7 +47,7 @@ template <typename T>
 __device__ __forceinline__ Gate
 gate_of(const RpDeltaArgs &args, size_t token, size_t head)
 {
-    const size_t at = token * (args.gate_row > 0 ? args.gate_row : args.value_heads) + head;
+    const size_t at = token * args.gate_row + head;
     Gate gate;
 
     gate.rate = expf(to_float(((const T *)args.log)[head]));
@@ -63,7 +63,7 @@ __device__ __forceinline__ void
 write_gate(const RpDeltaArgs &args, size_t token, size_t head, const Gate &gate, float dg, float rate, float *log,
            float *bias)
 {
-    const size_t at = token * (args.gate_row > 0 ? args.gate_row : args.value_heads) + head;
+    const size_t at = token * args.gate_row + head;
     const float da = -dg * gate.rate / (1.0f + expf(-gate.x));
 
     *log = dg * gate.g;
