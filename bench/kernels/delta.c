@@ -14,7 +14,7 @@
 #define KEY_HEADS ((size_t)16)
 #define MOST_VALUE_HEADS ((size_t)48)
 #define DIM ((size_t)128)
-#define MOST_TOKENS ((size_t)16384)
+#define MOST_TOKENS ((size_t)32768)
 
 typedef struct {
     const RpBench *bench;
@@ -66,7 +66,8 @@ rp_bench_delta(const RpBench *bench)
 {
     static const struct {
         size_t length, sequences, value_heads;
-    } shapes[] = {{4096, 1, 16}, {4096, 1, 32}, {4096, 1, 48}, {2048, 8, 32}, {16384, 1, 32}};
+    } shapes[] = {{4096, 1, 16}, {4096, 1, 32}, {4096, 1, 48},
+                  {2048, 8, 32}, {4096, 8, 32}, {16384, 1, 32}};
     const size_t columns = (2 * KEY_HEADS + MOST_VALUE_HEADS) * DIM;
     const size_t gates = MOST_TOKENS * MOST_VALUE_HEADS;
     float *sums = rp_bench_memory(2 * MOST_VALUE_HEADS * sizeof *sums);

@@ -1,6 +1,5 @@
 /*
- * heads.cu and recurrence.cuh by soft warps, in the launches that they have. Both widths of a scan give the same bits: the
- * order of warps is exchanged together with it.
+ * heads.cu and recurrence.cuh by soft warps, in the launches that they have.
  */
 #include "tests/exec-cuda/soft-blocks.h"
 
@@ -23,26 +22,12 @@ add_parts(const RpDeltaArgs *args, size_t parts, const float *partials)
     }
 }
 
-template <int N>
-static void
-run_scans(const Heads &rule, bool backwards)
-{
-    typedef Scan128<N> Scan;
-    const SoftIndex grid = {(unsigned)rule.args.sequences, (unsigned)rule.heads, DIM / Scan::WIDTH};
-
-    if (!rule.trains) {
-        soft_run(grid, Scan::THREADS, Scan::BYTES, [&] { forward_heads_kernel<N, false>(rule); }, backwards);
-        return;
-    }
-    soft_run(grid, Scan::THREADS, Scan::STATES_BYTES, [&] { forward_heads_kernel<N, true>(rule); }, backwards);
-    soft_run(grid, Scan::THREADS, Scan::BYTES, [&] { reverse_heads_kernel<N>(rule); }, backwards);
-}
-
 void
 soft_delta(const RpDeltaArgs *args, bool trains, bool backwards)
 {
     const size_t H = args->value_heads, T = args->tokens, states = (T / CHUNK + 2) * DIM * DIM * H;
     const unsigned chunks = (unsigned)(T / CHUNK + args->sequences);
+    const SoftIndex scans = {(unsigned)args->sequences, (unsigned)H, DIM / Scan128::WIDTH};
     const size_t sizes[] = {T * H * CHUNK, T * H * CHUNK, T * H * DIM, T * H * DIM, states, states, FACTORS * T * H,
                             chunks * 2 * H};
     std::vector<std::vector<float>> arrays;
@@ -60,14 +45,16 @@ soft_delta(const RpDeltaArgs *args, bool trains, bool backwards)
     rule.heads = H;
     rule.columns = rp_delta_columns(args);
     soft_run({chunks, (unsigned)H, 1}, PREPARE_THREADS, PREPARE_BYTES, [&] { prepare_heads_kernel(rule); }, backwards);
-    if (backwards)
-        run_scans<2>(rule, backwards);
-    else
-        run_scans<4>(rule, backwards);
-    if (!trains)
+    if (!trains) {
+        soft_run(scans, Scan128::THREADS, Scan128::BYTES, [&] { forward_heads_kernel<false>(rule); }, backwards);
         return;
+    }
+    soft_run(scans, Scan128::THREADS, Scan128::STATES_BYTES, [&] { forward_heads_kernel<true>(rule); }, backwards);
+    soft_run(scans, Scan128::THREADS, Scan128::BYTES, [&] { reverse_heads_kernel(rule); }, backwards);
     soft_run({chunks, (unsigned)args->key_heads, 1}, GRADIENT_THREADS, GRADIENT_BYTES,
              [&] { gradients_heads_kernel(rule); }, backwards);
+    soft_run({chunks, (unsigned)ceil_divide(H, GATE_WARPS), 1}, GATE_WARPS * 32, 0,
+             [&] { gates_heads_kernel(rule); }, backwards);
     add_parts(args, chunks, rule.partials);
 }
 

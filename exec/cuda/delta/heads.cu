@@ -5,7 +5,8 @@
  *   prepare    c x H       factors of tokens, P, and 1 / (1 + A)                      256 threads
  *   forward    B x H x s   out; backward: u, and the states before each chunk         a warp for 16 columns of Dv
  *   reverse    B x H x s   backward: dR, d_v; dS of the same states                   likewise
- *   gradients  c x keys    backward: dq, dk, db, da, and partial sums of d_log and d_bias   512 threads
+ *   gradients  c x keys    backward: dq, dk, and gradients of c and beta              512 threads
+ *   gates      c x H       backward: db, da, and partial sums of d_log and d_bias     a warp
  *
  * Sums of g are double. A state stands at the 64 tokens in which its chunk begins: no two chunks but sequences' first
  * ones begin in the same. Shared memory is at most 99 KiB a block, as sm_86, sm_89 and sm_120 have. Oracle:
@@ -17,6 +18,52 @@
 
 #define MOST_SHARED (99 * 1024)
 #define PREPARE_BYTES (2 * CHUNK * PAIR_STRIDE * 4)
+#define GATE_WARPS 8
+
+/* Values that are made of a chunk's gates. */
+struct Gates {
+    float sum[CHUNK], rest[CHUNK];                 /* c */
+    float beta[CHUNK], before[CHUNK], left[CHUNK]; /* exp(c), exp(c[last] - c) */
+};
+
+/* By one warp. Tokens behind the last have no rate, and forget nothing. */
+__device__ __forceinline__ void
+load_gates(const Heads &rule, size_t head, const Piece &piece, Gates &gates)
+{
+    const int lane = (int)threadIdx.x % 32;
+    double sums[2];
+
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int i = 2 * lane + e;
+        Gate gate = {};
+
+        if (i < piece.n)
+            gate = gate_of<bf16>(rule.args, piece.first + (size_t)i, head);
+        gates.beta[i] = gate.beta;
+        sums[e] = (double)gate.g + (e > 0 ? sums[0] : 0.0);
+    }
+    double sum = sums[1];
+
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const double other = __shfl_up_sync(0xffffffffu, sum, step);
+
+        sum += lane >= step ? other : 0.0;
+    }
+    const double earlier = __shfl_up_sync(0xffffffffu, sum, 1), last = __shfl_sync(0xffffffffu, sum, 31);
+
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int i = 2 * lane + e;
+        const double c = sums[e] + (lane > 0 ? earlier : 0.0);
+
+        gates.sum[i] = (float)c;
+        gates.rest[i] = (float)(c - (double)(float)c);
+        gates.before[i] = expf((float)c);
+        gates.left[i] = expf((float)(last - c));
+    }
+}
 
 /* Adds the squares of a left operand's rows, the lane's parts. */
 __device__ __forceinline__ void
@@ -44,7 +91,8 @@ prepare_chunk(const Heads &rule, const Piece &piece, Gates &gates, float *q_scal
 
     copy_tile<DIM, CHUNK, PREPARE_THREADS>(queries, token + key * DIM, rule.columns, n);
     copy_tile<DIM, CHUNK, PREPARE_THREADS>(keys, token + (rule.args.key_heads + key) * DIM, rule.columns, n);
-    load_gates(rule, head, piece, &gates);
+    if (threadIdx.x < 32)
+        load_gates(rule, head, piece, gates);
     copy_async_wait();
     __syncthreads();
     zero(query);
@@ -88,7 +136,8 @@ prepare_chunk(const Heads &rule, const Piece &piece, Gates &gates, float *q_scal
 #pragma unroll
         for (int f = 0; f < 2; f++) {
             const int j = at + f;
-            const float factor = j <= i && i < n ? expf((float)(gates.c[i] - gates.c[j])) * k_scale[j] : 0.0f;
+            const float c = (gates.sum[i] - gates.sum[j]) + (gates.rest[i] - gates.rest[j]);
+            const float factor = j <= i && i < n ? expf(c) * k_scale[j] : 0.0f;
 
             x[f] = query[e / 4][e % 4 + f] * q_scale[i] * factor;
             pairs[i * PAIR_STRIDE + j] =
@@ -109,7 +158,8 @@ prepare_chunk(const Heads &rule, const Piece &piece, Gates &gates, float *q_scal
                                 gates.beta[i] * gates.before[i] * k_scale[i],
                                 gates.left[i] * k_scale[i],
                                 gates.before[i] * q_scale[i],
-                                gates.before[i],
+                                gates.sum[i],
+                                gates.rest[i],
                                 k_scale[i],
                                 q_scale[i]};
 
@@ -147,33 +197,72 @@ __launch_bounds__(PREPARE_THREADS, 4) prepare_heads_kernel(const Heads rule)
         prepare_chunk(rule, piece, gates, q_scale, k_scale);
 }
 
-template <int N, bool STATES>
+template <bool STATES>
 static __global__ void
-__launch_bounds__(32 * N) forward_heads_kernel(const Heads rule)
+__launch_bounds__(Scan128::THREADS) forward_heads_kernel(const Heads rule)
 {
-    scan_forward<N, STATES>(rule);
+    scan_forward<STATES>(rule);
 }
 
-template <int N>
 static __global__ void
-__launch_bounds__(32 * N) reverse_heads_kernel(const Heads rule)
+__launch_bounds__(Scan128::THREADS) reverse_heads_kernel(const Heads rule)
 {
-    scan_reverse<N>(rule);
+    scan_reverse(rule);
 }
 
 static __global__ void
 __launch_bounds__(GRADIENT_THREADS) gradients_heads_kernel(const Heads rule)
 {
-    __shared__ Gates gates;
-    __shared__ GateSums sums;
-    __shared__ PartSums parts;
-
-    differentiate_heads(rule, gates, sums, parts);
+    differentiate_heads(rule);
 }
 
-static_assert(Scan128<4>::BYTES <= MOST_SHARED, "a scan");
-static_assert(GRADIENT_BYTES + sizeof(Gates) + sizeof(GateSums) + sizeof(PartSums) <= MOST_SHARED,
-              "gradients");
+/* A warp a chunk and head: c's gradients, from the last token on, are g's. */
+static __global__ void
+__launch_bounds__(GATE_WARPS * 32) gates_heads_kernel(const Heads rule)
+{
+    const RpDeltaArgs &args = rule.args;
+    const Piece piece = find_piece(args, blockIdx.x);
+    const size_t slot = blockIdx.y * GATE_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t head = rule.first_key * (args.value_heads / args.key_heads) + slot;
+    float own[2], log[2] = {}, bias[2] = {};
+    double sums[2];
+
+    if (slot >= rule.heads || piece.n == 0)
+        return;
+    const float *const of_c = rule.factors + factor_place(rule, SUM, slot) + piece.first;
+    const float *const of_beta = rule.factors + factor_place(rule, BETA, slot) + piece.first;
+
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        own[e] = (int)(2 * lane + e) < piece.n ? of_c[2 * lane + e] : 0.0f;
+    sums[0] = (double)own[0] + (double)own[1];
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const double other = __shfl_down_sync(0xffffffffu, sums[0], step);
+
+        sums[0] += lane + step < 32 ? other : 0.0;
+    }
+    sums[1] = sums[0] - (double)own[0];
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        if ((int)(2 * lane + e) < piece.n) {
+            const size_t token = piece.first + 2 * lane + e;
+
+            write_gate<bf16>(args, token, head, gate_of<bf16>(args, token, head), (float)sums[e],
+                             of_beta[2 * lane + e], &log[e], &bias[e]);
+        }
+    log[0] = sum_lanes<32>(log[0] + log[1]);
+    bias[0] = sum_lanes<32>(bias[0] + bias[1]);
+    if (lane == 0) {
+        float *const partials = rule.partials + (size_t)blockIdx.x * 2 * args.value_heads;
+
+        partials[head] = log[0];
+        partials[args.value_heads + head] = bias[0];
+    }
+}
+
+static_assert(Scan128::BYTES <= MOST_SHARED, "a scan");
+static_assert(GRADIENT_BYTES <= MOST_SHARED, "gradients");
 
 bool
 delta_is_of_heads(const RpDeltaArgs *args)
@@ -181,48 +270,33 @@ delta_is_of_heads(const RpDeltaArgs *args)
     return delta_has_shape_of_heads(args) && is_wide(args->qkv) && is_wide(args->d_out) && is_wide(args->workspace);
 }
 
-/* One launch, with the shared memory that it needs. */
-static cudaError_t
-launch_heads(void (*kernel)(const Heads), dim3 grid, unsigned threads, size_t bytes, const Heads &rule,
-             cudaStream_t stream)
-{
-    const cudaError_t status = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-
-    if (status != cudaSuccess)
-        return status;
-    void *pointers[] = {(void *)&rule};
-
-    return cudaLaunchKernel((const void *)kernel, grid, dim3(threads), pointers, bytes, stream);
-}
-
-template <int N>
-static cudaError_t
-scan_heads(const Heads &rule, cudaStream_t stream)
-{
-    typedef Scan128<N> Scan;
-    const dim3 grid((unsigned)rule.args.sequences, (unsigned)rule.heads, DIM / Scan::WIDTH);
-    cudaError_t status = cudaSuccess;
-
-    /* fewer blocks read less of what all columns share, more of them write faster */
-    if (!rule.trains)
-        return launch_heads(forward_heads_kernel<N, false>, grid, Scan::THREADS, Scan::BYTES, rule, stream);
-    status = launch_heads(forward_heads_kernel<N, true>, grid, Scan::THREADS, Scan::STATES_BYTES, rule, stream);
-    return status == cudaSuccess
-               ? launch_heads(reverse_heads_kernel<N>, grid, Scan::THREADS, Scan::BYTES, rule, stream)
-               : status;
-}
-
 cudaError_t
 delta_run_heads(const Heads &rule, unsigned chunks, cudaStream_t stream)
 {
-    cudaError_t status = launch_heads(prepare_heads_kernel, dim3(chunks, (unsigned)rule.heads), PREPARE_THREADS,
-                                      PREPARE_BYTES, rule, stream);
+    const unsigned heads = (unsigned)rule.heads, keys = (unsigned)rule.keys;
+    const dim3 scans((unsigned)rule.args.sequences, heads, DIM / Scan128::WIDTH);
+    const struct {
+        void (*kernel)(const Heads);
+        dim3 grid;
+        int threads, bytes; /* of shared memory */
+    } launches[] = {
+        {prepare_heads_kernel, dim3(chunks, heads), PREPARE_THREADS, PREPARE_BYTES},
+        {rule.trains ? forward_heads_kernel<true> : forward_heads_kernel<false>, scans, Scan128::THREADS,
+         rule.trains ? Scan128::STATES_BYTES : Scan128::BYTES},
+        {reverse_heads_kernel, scans, Scan128::THREADS, Scan128::BYTES},
+        {gradients_heads_kernel, dim3(chunks, keys), GRADIENT_THREADS, GRADIENT_BYTES},
+        {gates_heads_kernel, dim3(chunks, (unsigned)ceil_divide(heads, GATE_WARPS)), GATE_WARPS * 32, 0},
+    };
+    cudaError_t status = cudaSuccess;
 
-    if (status == cudaSuccess)
-        status = rule.trains ? scan_heads<2>(rule, stream) : scan_heads<4>(rule, stream);
-    return status == cudaSuccess && rule.trains
-               ? launch_heads(gradients_heads_kernel, dim3(chunks, (unsigned)rule.keys), GRADIENT_THREADS,
-                              GRADIENT_BYTES, rule, stream)
-               : status;
+    for (int i = 0; i < (rule.trains ? 5 : 2) && status == cudaSuccess; i++) {
+        void *pointers[] = {(void *)&rule};
+
+        status = cudaFuncSetAttribute((const void *)launches[i].kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      launches[i].bytes);
+        if (status == cudaSuccess)
+            status = cudaLaunchKernel((const void *)launches[i].kernel, launches[i].grid, dim3(launches[i].threads),
+                                      pointers, (size_t)launches[i].bytes, stream);
+    }
+    return status;
 }

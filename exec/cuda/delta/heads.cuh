@@ -3,10 +3,10 @@
  *
  * q, k, v and d_out are bf16 as they come; their lengths go into factors of rows, in fp32. Each other operand is the sum
  * of two numbers of bf16, so that it has 16 bits or more, and both halves are multiplied. Between kernels such numbers
- * stand as the next one wants them, pairs of neighbours by lanes g = lane / 4, t = lane % 4, in 16 bytes each:
+ * stand as the next one wants them, pairs of neighbours by lanes g = lane / 4, t = lane % 4:
  *
  *   P, 1 / (1 + A)   rows of 64 high halves and 64 low ones
- *   u, dR            by token and 16 columns: t has high halves of columns 2t and 2t + 8, then the low ones
+ *   u, dR            by token and 16 columns: high halves of columns 2t, 2t + 8, t from 0 to 3, then the low ones
  *   S, dS            by 16 columns: for 32 rows and eight columns, high or low: lane has of column g rows 2t, 2t + 8,
  *                    2t + 16, 2t + 24
  */
@@ -20,16 +20,18 @@
 #define HALVES (2 * DIM)             /* a row of u or dR, both halves */
 #define SIXTEEN_HALVES (2 * 16 * DIM) /* 16 columns of a state, both halves */
 
-/* Factors of tokens, [FACTORS,heads,T] */
+/* Factors of tokens, [FACTORS,heads,T]; in place of c and beta the gradients' kernel leaves their gradients, beta's times
+ * beta */
 enum {
     BETA,
     READ,   /* beta exp(c) / |k| */
     WRITE,  /* exp(c[last] - c) / |k| */
     QUERY,  /* exp(c) / |q| / sqrt(Dk) */
-    BEFORE, /* exp(c) */
     SCANNED,
-    KEY_SCALE = SCANNED, /* 1 / |k| */
-    QUERY_SCALE,         /* 1 / |q| / sqrt(Dk) */
+    SUM = SCANNED, /* c */
+    SUM_REST,      /* the rest of it, which is double */
+    KEY_SCALE,     /* 1 / |k| */
+    QUERY_SCALE,   /* 1 / |q| / sqrt(Dk) */
 };
 
 /* Offsets that a lane gives to ldmatrix: rows by columns as they stand, and with the middle matrices exchanged. */

@@ -7,7 +7,7 @@
 
 #define CHUNK RP_DELTA_CHUNK
 #define DIM 128              /* Dk and Dv of heads.cu; the most Dk that there is */
-#define FACTORS 7            /* of a token and value head (heads.cuh) */
+#define FACTORS 8            /* of a token and value head (heads.cuh) */
 
 typedef __nv_bfloat16 bf16;
 
@@ -94,109 +94,6 @@ find_piece(const RpDeltaArgs &args, size_t index)
         index -= chunks;
     }
     return {0, 0, false, false};
-}
-
-/* Values that are made of a chunk's gates. */
-struct Gates {
-    double c[CHUNK];
-    float g[CHUNK], beta[CHUNK], before[CHUNK], left[CHUNK]; /* exp(c), exp(c[last] - c) */
-    float all;                                               /* exp(c[last]) */
-};
-
-/* Tokens behind the last have no rate, and forget nothing. */
-__device__ __forceinline__ void
-load_gates(const Heads &rule, size_t head, const Piece &piece, Gates *gates)
-{
-    const int i = threadIdx.x;
-
-    __syncthreads();
-    if (i < CHUNK) {
-        gates->beta[i] = gates->g[i] = 0;
-        if (i < piece.n) {
-            const Gate gate = gate_of<bf16>(rule.args, piece.first + i, head);
-
-            gates->beta[i] = gate.beta;
-            gates->g[i] = gate.g;
-        }
-    }
-    __syncthreads();
-    if (i < 32) {
-        const double own = (double)gates->g[2 * i];
-        double sum = own + (double)gates->g[2 * i + 1];
-
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const double other = __shfl_up_sync(0xffffffffu, sum, step);
-
-            sum += i >= step ? other : 0.0;
-        }
-        const double earlier = __shfl_up_sync(0xffffffffu, sum, 1);
-
-        gates->c[2 * i] = (i > 0 ? earlier : 0.0) + own;
-        gates->c[2 * i + 1] = sum;
-        if (i == 31)
-            gates->all = expf((float)sum);
-    }
-    __syncthreads();
-    if (i < CHUNK) {
-        gates->before[i] = expf((float)gates->c[i]);
-        gates->left[i] = expf((float)(gates->c[CHUNK - 1] - gates->c[i]));
-    }
-    __syncthreads();
-}
-
-/* Gradients of a chunk's gates, in shared memory. */
-struct GateSums {
-    double c[CHUNK];
-    float beta[CHUNK], log[CHUNK], bias[CHUNK];
-    float q_scale[CHUNK], k_scale[CHUNK];
-};
-
-/* Writes db and da of a head, and its partial sums. */
-__device__ __forceinline__ void
-write_gates(const Heads &rule, size_t head, const Piece &piece, const Gates &gates, GateSums *sums)
-{
-    const RpDeltaArgs &args = rule.args;
-    float *partials = rule.partials + (size_t)blockIdx.x * 2 * args.value_heads;
-    const int i = threadIdx.x;
-
-    __syncthreads();
-    if (i < 32) { /* sums from the last token on */
-        const double later = 2 * i + 1 < piece.n ? sums->c[2 * i + 1] : 0.0;
-        double sum = later + (2 * i < piece.n ? sums->c[2 * i] : 0.0);
-
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const double other = __shfl_down_sync(0xffffffffu, sum, step);
-
-            sum += i + step < 32 ? other : 0.0;
-        }
-        const double behind = __shfl_down_sync(0xffffffffu, sum, 1);
-
-        sums->c[2 * i] = sum;
-        sums->c[2 * i + 1] = (i < 31 ? behind : 0.0) + later;
-    }
-    __syncthreads();
-    if (i < piece.n) {
-        Gate gate = gate_of<bf16>(args, piece.first + i, head);
-
-        gate.beta = gates.beta[i];
-        gate.g = gates.g[i];
-        write_gate<bf16>(args, piece.first + i, head, gate, (float)sums->c[i], sums->beta[i], &sums->log[i],
-                         &sums->bias[i]);
-    }
-    __syncthreads();
-    if (i < 32) {
-        const bool own = i < piece.n, more = i + 32 < piece.n;
-        const float log = sum_lanes<32>((own ? sums->log[i] : 0.0f) + (more ? sums->log[i + 32] : 0.0f));
-        const float bias = sum_lanes<32>((own ? sums->bias[i] : 0.0f) + (more ? sums->bias[i + 32] : 0.0f));
-
-        if (i == 0) {
-            partials[head] = log;
-            partials[args.value_heads + head] = bias;
-        }
-    }
-    __syncthreads();
 }
 
 /* The kernels of heads.cu: whether they have that shape, whether they have these arrays, too, and a pass of them. */

@@ -16,9 +16,11 @@
 #define PAIR_TILES (CHUNK / 8)
 #define FACTOR_BYTES (SCANNED * CHUNK * 4)
 
-/* Shared memory, of N warps: k and the factors twice, one of two while the other is copied. */
-template <int N> struct Scan128 {
-    static constexpr int THREADS = 32 * N, WIDTH = 16 * N;
+#define SCAN_WARPS 4
+
+/* Shared memory: k and the factors twice, one of two while the other is copied. */
+struct Scan128 {
+    static constexpr int THREADS = 32 * SCAN_WARPS, WIDTH = 16 * SCAN_WARPS;
     static constexpr uint32_t ROW_BYTES = 2 * WIDTH + 16; /* of v or d_out: rows in different banks */
     static constexpr uint32_t INVERSE = 2 * TILE_BYTES, SLICE = INVERSE + TILE_BYTES;
     static constexpr uint32_t RATES = SLICE + CHUNK * ROW_BYTES;
@@ -65,11 +67,10 @@ template <int N> struct Scan128 {
         return load_shared_pair(shared + RATES + (uint32_t)parity * FACTOR_BYTES +
                                 (uint32_t)((factor * CHUNK + eight * 8 + 2 * t) * 4));
     }
-    /* exp(c[last]) */
-    __device__ __forceinline__ float all(int parity, int n) const
+    /* exp(c[last]) of the chunk at @first */
+    __device__ __forceinline__ float all(size_t first) const
     {
-        return __uint_as_float(load_shared(shared + RATES + (uint32_t)parity * FACTOR_BYTES +
-                                           (uint32_t)((BEFORE * CHUNK + n - 1) * 4)));
+        return expf(rule.factors[factor_place(rule, SUM, slot) + first + (size_t)rows(first) - 1]);
     }
 
     /* ---- copies ---- */
@@ -98,8 +99,8 @@ template <int N> struct Scan128 {
     /* v or d_out, the block's columns */
     __device__ __forceinline__ void copy_rows(const bf16 *source, size_t stride, int n) const
     {
-        for (int i = (int)threadIdx.x; i < CHUNK * 2 * N; i += THREADS) {
-            const int row = i / (2 * N), eight = i % (2 * N);
+        for (int i = (int)threadIdx.x; i < CHUNK * 2 * SCAN_WARPS; i += THREADS) {
+            const int row = i / (2 * SCAN_WARPS), eight = i % (2 * SCAN_WARPS);
 
             copy_async_16(shared + SLICE + (uint32_t)(row * (int)ROW_BYTES + eight * 16),
                           source + (size_t)row * stride + eight * 8, row < n);
@@ -137,18 +138,21 @@ template <int N> struct Scan128 {
                                                  const float (&c)[PAIR_TILES][4]) const
     {
         bf16 *const target = (bf16 *)(void *)array + (first * rule.heads + slot) * HALVES +
-                             (column / 16 + warp) * 32 + t * 8;
+                             (column / 16 + warp) * 32 + t * 4;
 
 #pragma unroll
         for (int i = 0; i < PAIR_TILES; i++) {
-            uint4 four;
+            bf16 *const place = target + (size_t)(i * 8 + g) * rule.heads * HALVES;
+            uint2 high, low;
 
-            split(c[i][0], c[i][1], four.x, four.z);
-            split(c[i][2], c[i][3], four.y, four.w);
-            four = make_uint4(transpose_matrix(four.x), transpose_matrix(four.y), transpose_matrix(four.z),
-                              transpose_matrix(four.w));
-            if (i * 8 + g < rows(first))
-                *(uint4 *)(void *)(target + (size_t)(i * 8 + g) * rule.heads * HALVES) = four;
+            split(c[i][0], c[i][1], high.x, low.x);
+            split(c[i][2], c[i][3], high.y, low.y);
+            high = make_uint2(transpose_matrix(high.x), transpose_matrix(high.y));
+            low = make_uint2(transpose_matrix(low.x), transpose_matrix(low.y));
+            if (i * 8 + g < rows(first)) {
+                *(uint2 *)(void *)place = high;
+                *(uint2 *)(void *)(place + 16) = low;
+            }
         }
     }
     __device__ __forceinline__ void write_state(float *array, size_t first,
@@ -299,12 +303,11 @@ template <int N> struct Scan128 {
 };
 
 /* STATES: u and the states before chunks, for the backward; else out. */
-template <int W, bool STATES>
+template <bool STATES>
 __device__ __forceinline__ void
 scan_forward(const Heads &rule)
 {
-    typedef Scan128<W> Scan;
-    const Scan of(rule);
+    const Scan128 of(rule);
     float s[STATE_TILES][4];
     int parity = 0;
 
@@ -316,19 +319,20 @@ scan_forward(const Heads &rule)
         of.copy_queries(of.begin);
     for (size_t first = of.begin; first < of.end; first += CHUNK, parity ^= 1) {
         const int n = of.rows(first);
+        const float all = of.all(first);
         const bool ends = first + CHUNK >= of.end;
         float x[PAIR_TILES][4], out[PAIR_TILES][4], u[PAIR_TILES][4];
 
         copy_async_wait();
         __syncthreads();
-        of.copy_pairs(rule.inverse, first, Scan::INVERSE);
+        of.copy_pairs(rule.inverse, first, Scan128::INVERSE);
         of.copy_rows(of.token(first) + of.values(), rule.columns, n);
         if (!STATES)
-            of.copy_pairs(rule.pairs, first, Scan::PAIRS);
+            of.copy_pairs(rule.pairs, first, Scan128::PAIRS);
         zero(x);
         zero(out);
         zero(u);
-        of.template read_state<!STATES>(s, of.keys(parity), of.shared + Scan::QUERIES, x, out);
+        of.read_state<!STATES>(s, of.keys(parity), of.shared + Scan128::QUERIES, x, out);
         copy_async_wait();
         __syncthreads();
         if (!ends) {
@@ -354,31 +358,29 @@ scan_forward(const Heads &rule)
                 }
             }
         }
-        of.times_later(x, of.shared + Scan::INVERSE, u);
+        of.times_later(x, of.shared + Scan128::INVERSE, u);
         if (STATES) {
             of.write_halves(rule.u, first, u);
         } else {
             of.scale(parity, QUERY, out);
-            of.times_later(u, of.shared + Scan::PAIRS, out);
+            of.times_later(u, of.shared + Scan128::PAIRS, out);
             of.write_rows((bf16 *)rule.args.out + (first * rule.args.value_heads + of.head) * DIM + of.column,
                           rule.args.value_heads * DIM, n, out);
         }
         if (ends)
             break;
         of.scale(parity, WRITE, u);
-        of.forget(of.all(parity, n), s);
+        of.forget(all, s);
         of.add_to_state([&](int k, Left &a) { a.set(u, k); }, of.keys(parity), s);
         if (STATES)
             of.write_state(rule.states, first + CHUNK, s);
     }
 }
 
-template <int W>
 __device__ __forceinline__ void
 scan_reverse(const Heads &rule)
 {
-    typedef Scan128<W> Scan;
-    const Scan of(rule);
+    const Scan128 of(rule);
     const size_t values = rule.args.value_heads * DIM;
     const bf16 *const d_out = (const bf16 *)rule.args.d_out + of.head * DIM + of.column;
     bf16 *const d_values = (bf16 *)rule.args.d_qkv + of.values();
@@ -390,39 +392,40 @@ scan_reverse(const Heads &rule)
         return;
     const auto copy_early = [&](size_t first, int which) {
         of.copy_keys(first, which);
-        of.copy_pairs(rule.pairs, first, Scan::PAIRS);
+        of.copy_pairs(rule.pairs, first, Scan128::PAIRS);
         of.copy_rows(d_out + first * values, values, of.rows(first));
     };
     copy_early(of.begin + (of.end - of.begin - 1) / CHUNK * CHUNK, 0);
     for (size_t c = (of.end - of.begin + CHUNK - 1) / CHUNK; c-- > 0; parity ^= 1) {
         const size_t first = of.begin + c * CHUNK;
         const int n = of.rows(first);
+        const float all = of.all(first);
         float du[PAIR_TILES][4], right[PAIR_TILES][4];
         uint32_t d[4][4];
 
         copy_async_wait();
         __syncthreads();
-        of.copy_pairs(rule.inverse, first, Scan::INVERSE);
+        of.copy_pairs(rule.inverse, first, Scan128::INVERSE);
         of.copy_queries(first);
         zero(du);
         zero(right);
-        of.template read_state<false>(s, of.keys(parity), 0, du, du);
+        of.read_state<false>(s, of.keys(parity), 0, du, du);
         of.scale(parity, WRITE, du);
 #pragma unroll
         for (int k = 0; k < 4; k++)
             of.load_rows(k, d[k]);
-        of.template times_earlier<true>(
+        of.times_earlier<true>(
             [&](int k, Left &a) {
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     a.high[i] = d[k][i];
             },
-            of.shared + Scan::PAIRS, du);
+            of.shared + Scan128::PAIRS, du);
         copy_async_wait();
         __syncthreads();
         if (c > 0)
             copy_early(first - CHUNK, parity ^ 1);
-        of.template times_earlier<false>([&](int k, Left &a) { a.set(du, k); }, of.shared + Scan::INVERSE,
+        of.times_earlier<false>([&](int k, Left &a) { a.set(du, k); }, of.shared + Scan128::INVERSE,
                                          right);
         of.write_halves(rule.right, first, right);
 #pragma unroll
@@ -433,7 +436,7 @@ scan_reverse(const Heads &rule)
         if (c == 0)
             break;
         of.scale(parity, READ, right);
-        of.forget(of.all(parity, n), s);
+        of.forget(all, s);
         of.add_to_state(
             [&](int k, Left &a) {
                 float some[2][4];
@@ -449,7 +452,7 @@ scan_reverse(const Heads &rule)
                 }
                 a.set(some, 0);
             },
-            of.shared + Scan::QUERIES, s);
+            of.shared + Scan128::QUERIES, s);
 #pragma unroll
         for (int e = 0; e < 4 * PAIR_TILES; e++)
             right[e / 4][e % 4] = -right[e / 4][e % 4];

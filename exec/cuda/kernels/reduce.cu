@@ -110,18 +110,25 @@ squares_kernel(size_t n, const T *x, double *partials, bool wide)
     const size_t begin = (size_t)blockIdx.x * RP_SQUARES_BLOCK;
     const size_t end = n - begin < RP_SQUARES_BLOCK ? n : begin + RP_SQUARES_BLOCK;
     const T *tile = packs[0].at;
+    Pack<T> next[SQUARES_TILE / RP_PACK / 32]; /* under way while those before are added */
     double sum = 0, total = 0;
+    const auto load = [&](size_t at) {
+#pragma unroll
+        for (unsigned k = 0; k < SQUARES_TILE / RP_PACK / 32; k++) {
+            const size_t first = at + (k * 32 + lane) * RP_PACK;
 
+            next[k] = load_pack(x + (first < end ? first : begin), first < end ? end - first : 0, wide);
+        }
+    };
+
+    load(begin);
     for (size_t at = begin; at < end; at += SQUARES_TILE) {
 #pragma unroll
-        for (unsigned k = lane; k < SQUARES_TILE / RP_PACK; k += 32) {
-            const size_t first = at + k * RP_PACK;
-
-            packs[k] = load_pack(x + (first < end ? first : begin),
-                                 first < end ? end - first : 0, wide);
-        }
+        for (unsigned k = 0; k < SQUARES_TILE / RP_PACK / 32; k++)
+            packs[k * 32 + lane] = next[k];
         __syncwarp();
-#pragma unroll 8
+        load(at + SQUARES_TILE);
+#pragma unroll 16
         for (unsigned row = 0; row < SQUARES_TILE / 32; row++) {
             const double value = (double)to_float(tile[row * 32 + lane]);
 

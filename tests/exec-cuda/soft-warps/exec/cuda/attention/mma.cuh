@@ -42,8 +42,9 @@ soft_shuffle(T x, int lane)
     return x;
 }
 
-static inline int
-__shfl_sync(unsigned lanes, int x, int lane)
+template <typename T>
+static inline T
+__shfl_sync(unsigned lanes, T x, int lane)
 {
     return soft_shuffle(x, lane);
 }
