@@ -160,9 +160,8 @@ __launch_bounds__(GATED_THREADS) conv_forward_kernel(const RpConvArgs args)
         Few<T, W> x[CONV_AHEAD], y;
 
 #pragma unroll
-        for (int i = 0; i < CONV_AHEAD; i++)
-            if (t + i < end)
-                x[i] = load_few<T, W>(args.x, (t + i) * args.n + column);
+        for (int i = 0; i < CONV_AHEAD; i++) /* a branch would wait for each load by itself */
+            x[i] = load_few<T, W>(args.x, min(t + i, end - 1) * args.n + column);
 #pragma unroll
         for (int i = 0; i < CONV_AHEAD; i++) {
             if (t + i >= end)
@@ -249,11 +248,10 @@ __launch_bounds__(GATED_THREADS) conv_backward_kernel(const RpConvArgs args)
         Few<T, W> x[CONV_AHEAD], dy[CONV_AHEAD];
 
 #pragma unroll
-        for (int i = 0; i < CONV_AHEAD; i++)
-            if (t > first + i) {
-                dy[i] = load_few<T, W>(args.dy, (t - 1 - i) * args.n + column);
-                x[i] = t >= TAPS + i ? load_few<T, W>(args.x, (t - TAPS - i) * args.n + column) : Few<T, W>{};
-            }
+        for (int i = 0; i < CONV_AHEAD; i++) { /* without branches, as above */
+            dy[i] = load_few<T, W>(args.dy, (t > first + i ? t - 1 - i : first) * args.n + column);
+            x[i] = load_few<T, W>(args.x, (t >= TAPS + i ? t - TAPS - i : 0) * args.n + column);
+        }
         if (t <= end && t >= first + CONV_AHEAD && t >= begin + TAPS - 1 + CONV_AHEAD) {
 #pragma unroll
             for (int i = 0; i < CONV_AHEAD; i++)

@@ -18,12 +18,15 @@
  * up in a fixed order by one block. Oracle: exec/host/vocabulary.c
  */
 #include <float.h>
+#include <type_traits>
 
 #include "exec/cuda/base/common.cuh"
 
 #define THREADS 1024
 #define WARPS (THREADS / 32)
 #define STATIC_BYTES 1024 /* shared memory that the kernel declares itself, and CUDA's part */
+
+#define BATCH 4 /* packs that a thread reads before it looks at the first */
 
 /* sum of exp(x - largest) over the values so far */
 struct Softmax {
@@ -40,25 +43,30 @@ see(Softmax &seen, float largest, float sum)
     seen.largest = most;
 }
 
-template <typename T>
+/* @count: of the values of all packs */
+template <typename T, int N>
 __device__ __forceinline__ void
-see_pack(Softmax &seen, const Pack<T> &pack, size_t count)
+see_packs(Softmax &seen, const Pack<T> (&packs)[N], size_t count)
 {
     float largest = -FLT_MAX;
     float sum = 0;
 
 #pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        if ((size_t)i < count)
-            largest = fmaxf(largest, to_float(pack.at[i])); /* passes NaNs over: the sum has them */
+    for (int p = 0; p < N; p++)
+#pragma unroll
+        for (int i = 0; i < RP_PACK; i++)
+            if (N > 1 || (size_t)i < count)
+                largest = fmaxf(largest, to_float(packs[p].at[i])); /* passes NaNs over: the sum has them */
     if (largest > seen.largest) {
         seen.sum *= exp_for<T>(seen.largest - largest);
         seen.largest = largest;
     }
 #pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        if ((size_t)i < count)
-            sum += exp_for<T>(to_float(pack.at[i]) - seen.largest);
+    for (int p = 0; p < N; p++)
+#pragma unroll
+        for (int i = 0; i < RP_PACK; i++)
+            if (N > 1 || (size_t)i < count)
+                sum += exp_for<T>(to_float(packs[p].at[i]) - seen.largest);
     seen.sum += sum;
 }
 
@@ -91,21 +99,16 @@ see_block(Softmax seen)
     return whole;
 }
 
+/* factor exp(logit - largest) - less */
 template <typename T>
 __device__ __forceinline__ Pack<T>
-gradient_of(const Pack<T> &logits, size_t first, size_t label, const Softmax &softmax, float scale,
-            float smoothing, float each)
+gradient_of(const Pack<T> &logits, float largest, float factor, float less)
 {
-    const float inverse = 1.0f / softmax.sum;
-    const float whole = each + (1.0f - smoothing); /* 1 without smoothing */
     Pack<T> pack;
 
 #pragma unroll
-    for (int i = 0; i < RP_PACK; i++) {
-        const float p = exp_for<T>(to_float(logits.at[i]) - softmax.largest) * inverse;
-
-        pack.at[i] = from_float<T>(scale * (first + i == label ? p - whole : p - each));
-    }
+    for (int i = 0; i < RP_PACK; i++)
+        pack.at[i] = from_float<T>(factor * exp_for<T>(to_float(logits.at[i]) - largest) - less);
     return pack;
 }
 
@@ -154,6 +157,42 @@ zero_row(T *row, size_t vocabulary, bool wide)
         store_pack(row + first, zeros, vocabulary - first, wide);
 }
 
+/* Calls @each with the first of BATCH packs, THREADS apart, that are whole, then with one pack each that is left: wherever
+ * rows stand, values are added in one order. */
+template <typename Each>
+__device__ __forceinline__ void
+for_packs(size_t vocabulary, const Each &each)
+{
+    const unsigned packs = (unsigned)((vocabulary + RP_PACK - 1) / RP_PACK), whole = (unsigned)(vocabulary / RP_PACK);
+    unsigned pack = threadIdx.x;
+
+    for (; pack + (BATCH - 1) * THREADS < whole; pack += BATCH * THREADS)
+        each(std::integral_constant<int, BATCH>(), pack);
+    for (; pack < packs; pack += THREADS)
+        each(std::integral_constant<int, 1>(), pack);
+}
+
+/* N packs from @pack on, all on their way before one is waited for; those below @kept from @keep. */
+template <typename T, int N>
+__device__ __forceinline__ void
+load_packs(const T *row, unsigned pack, size_t count, bool wide, const Pack<T> *keep, size_t kept,
+           Pack<T> (&values)[N])
+{
+    const Pack<T> *const packs = (const Pack<T> *)(const void *)row;
+
+    if (N > 1 && wide) {
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            values[i] = pack + i * THREADS < kept ? keep[pack + i * THREADS] : packs[pack + i * THREADS];
+        return;
+    }
+#pragma unroll
+    for (unsigned i = 0; i < N; i++)
+        values[i] = pack + i * THREADS < kept
+                        ? keep[pack + i * THREADS]
+                        : load_pack(row + (size_t)(pack + i * THREADS) * RP_PACK, N > 1 ? RP_PACK : count, wide);
+}
+
 /* Shared memory: the row's first @kept packs. A thread reads only packs that it wrote itself. */
 template <typename T, bool SMOOTHS>
 static __global__ void __launch_bounds__(THREADS)
@@ -176,17 +215,21 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, c
     } else {
         if (label < vocabulary)
             at_label = to_float(row[label]);
-#pragma unroll 4
-        for (size_t pack = threadIdx.x; pack * RP_PACK < vocabulary; pack += THREADS) {
-            const size_t count = vocabulary - pack * RP_PACK;
-            const Pack<T> values = load_pack(row + pack * RP_PACK, count, wide);
+        for_packs(vocabulary, [&](auto batch, unsigned pack) {
+            constexpr int N = decltype(batch)::value;
+            const size_t count = vocabulary - (size_t)pack * RP_PACK;
+            Pack<T> values[N];
 
-            if (pack < kept)
-                keep[pack] = values;
-            see_pack(softmax, values, count);
+            load_packs(row, pack, count, wide, keep, 0, values);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (pack + i * THREADS < kept)
+                    keep[pack + i * THREADS] = values[i];
+            see_packs<T, N>(softmax, values, count);
             if (SMOOTHS)
-                total += (double)sum_pack(values, count);
-        }
+                for (int i = 0; i < N; i++)
+                    total += (double)sum_pack(values[i], N > 1 ? RP_PACK : count);
+        });
         softmax = see_block<T>(softmax);
         if (SMOOTHS) {
             const double e = (double)smoothing;
@@ -206,14 +249,26 @@ token_kernel(size_t vocabulary, T *logits, const int32_t *labels, float scale, c
         return;
     if (weights)
         scale *= weights[t];
-#pragma unroll 2
-    for (size_t pack = threadIdx.x; pack * RP_PACK < vocabulary; pack += THREADS) {
-        const size_t first = pack * RP_PACK;
-        const size_t count = vocabulary - first;
-        const Pack<T> values = pack < kept ? keep[pack] : load_pack(row + first, count, wide);
+    const float inverse = 1.0f / softmax.sum, each = smoothing / (float)vocabulary;
 
-        store_pack(row + first, gradient_of(values, first, label, softmax, scale, smoothing, smoothing / (float)vocabulary), count, wide);
-    }
+    for_packs(vocabulary, [&](auto batch, unsigned pack) {
+        constexpr int N = decltype(batch)::value;
+        const size_t count = vocabulary - (size_t)pack * RP_PACK;
+        Pack<T> values[N];
+
+        load_packs(row, pack, count, wide, keep, kept, values);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const size_t first = (size_t)(pack + i * THREADS) * RP_PACK;
+
+            store_pack(row + first, gradient_of(values[i], softmax.largest, scale * inverse, scale * each),
+                       N > 1 ? RP_PACK : count, wide);
+        }
+    });
+    /* by the thread that wrote the label's pack */
+    if (label < vocabulary && threadIdx.x == label / RP_PACK % THREADS)
+        row[label] = from_float<T>(
+            scale * (exp_for<T>(at_label - softmax.largest) * inverse - (each + (1.0f - smoothing))));
 }
 
 size_t
