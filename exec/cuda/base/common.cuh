@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <type_traits>
 
 #include "exec/cuda/base/launch.h"
 
@@ -63,18 +64,32 @@ template <typename T> struct alignas(16) Pack {
     T at[RP_PACK];
 };
 
-/* The @count (at most eight) elements at @source; zeros beyond them. */
+/* The @count (at most eight) elements at @source; zeros beyond them. Both ways meet in words: the compiler would take
+ * elements out of these where they meet, and so wait for each load before the next one begins. */
 template <typename T>
 __device__ __forceinline__ Pack<T>
 load_pack(const T *source, size_t count, bool wide)
 {
+    typedef typename std::conditional<sizeof(Pack<T>) % sizeof(uint4) == 0, uint4, uint2>::type Words;
+    constexpr int N = sizeof(Pack<T>) / sizeof(Words);
     Pack<T> pack;
+    Words words[N];
 
-    if (wide && count >= RP_PACK)
-        return *reinterpret_cast<const Pack<T> *>(source);
+    if (wide && count >= RP_PACK) {
 #pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        pack.at[i] = (size_t)i < count ? source[i] : from_float<T>(0.0f);
+        for (int i = 0; i < N; i++)
+            words[i] = reinterpret_cast<const Words *>(source)[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < RP_PACK; i++)
+            pack.at[i] = (size_t)i < count ? source[i] : from_float<T>(0.0f);
+        memcpy(words, &pack, sizeof pack);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if constexpr (sizeof(Words) == sizeof(uint4))
+            asm("" : "+r"(words[i].x), "+r"(words[i].y), "+r"(words[i].z), "+r"(words[i].w));
+    memcpy(&pack, words, sizeof pack);
     return pack;
 }
 

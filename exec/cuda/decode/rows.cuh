@@ -92,11 +92,18 @@ template <typename T>
 __device__ __forceinline__ void
 add_pack(float (&sums)[RP_PACK], const T *at, size_t count, bool wide)
 {
-    const Pack<T> pack = load_pack(at, count, wide);
+    if (wide && count >= RP_PACK) {
+        const Pack<T> pack = *reinterpret_cast<const Pack<T> *>(at);
 
 #pragma unroll
+        for (int i = 0; i < RP_PACK; i++)
+            sums[i] += to_float(pack.at[i]);
+        return;
+    }
+#pragma unroll
     for (int i = 0; i < RP_PACK; i++)
-        sums[i] += to_float(pack.at[i]);
+        if ((size_t)i < count)
+            sums[i] += to_float(at[i]);
 }
 
 /* @sums: over k, of @count rows of W from @row on. Stores C[token,row]. */

@@ -18,7 +18,6 @@
  * up in a fixed order by one block. Oracle: exec/host/vocabulary.c
  */
 #include <float.h>
-#include <type_traits>
 
 #include "exec/cuda/base/common.cuh"
 

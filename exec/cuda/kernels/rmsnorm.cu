@@ -283,21 +283,23 @@ __launch_bounds__(GROUP > 32 ? GROUP : 256) forward_kernel(const Forward<T> args
     unsigned most = 0;
     float rstd;
 
+    /* zeros behind the row: under a condition each would be waited for by itself */
+    const auto load = [&](Pack<T>(&packs)[PACKS], const T *source) {
+#pragma unroll
+        for (int pack = 0; pack < PACKS; pack++) {
+            const size_t first = ((size_t)pack * GROUP + lane) * RP_PACK;
+
+            packs[pack] = load_pack(source + first, here && first < n ? n - first : 0, args.wide);
+        }
+    };
+
     let_next_begin();
-    if (here) { /* weights come while others are waited for */
-        FOR_PACKS_OF_ROW(pack, first)
-        {
-            weight[pack] = load_pack(args.weight + first, n - first, args.wide);
-        }
-    }
+    load(weight, args.weight); /* while others are waited for */
     wait_for_previous();
-    if (here) {
-        FOR_PACKS_OF_ROW(pack, first)
-        {
-            x[pack] = load_pack(args.x + row * n + first, n - first, args.wide);
-            squares = add_squares(squares, x[pack]);
-        }
-    }
+    load(x, args.x + row * n);
+#pragma unroll
+    for (int pack = 0; pack < PACKS; pack++)
+        squares = add_squares(squares, x[pack]);
     rstd = 1.0f / sqrtf(sum_group<GROUP>(squares, shared) / (float)n + args.epsilon);
     if (here) {
         if (lane == 0)
