@@ -1,7 +1,8 @@
 /*
  * Matmuls of a block and of a head by each of the algorithms that cuBLASLt proposes, best first as it thinks, and which
  * of them give the same bits as the first. Shapes of Qwen3-1.7B in bf16 and 16384 tokens, or with --tokens, --hidden,
- * --intermediate and --keys of others; those of q, k, v and of gate, up as one matmul, too.
+ * --intermediate and --keys of others; those of q, k, v and of gate, up as one matmul, too. With --warm-up each algorithm
+ * is alone, so that a card at its power limit gives it the clocks that its own power allows; else all run in turn.
  *
  *   operation     shape                    first  rank 1 ..
  *   q             16384 x 2048 x 2048      650 =  640 =  661    TFLOP/s; = the first's bits
@@ -95,8 +96,10 @@ print_shape(const RpBench *given, const Bench *bench, const Shape *shape)
             first = g_steal_pointer(&product);
         same[n++] = rank == 0 || memcmp(product, first, bytes) == 0;
     }
-    if (n > 0)
+    if (n > 0 && given->warm_up_s == 0)
         rp_bench_medians_ms(given, runs, n, ms);
+    for (guint rank = 0; rank < n && given->warm_up_s > 0; rank++)
+        ms[rank] = rp_bench_median_ms(given, multiply, &timed[rank]);
     g_snprintf(text, sizeof text, "%zu x %zu x %zu", shape->m, shape->n, shape->k);
     printf("%-16s %-2s %-22s", shape->name, rp_matmul_layouts[shape->form], text);
     for (guint rank = 0; rank < n; rank++)
