@@ -1,5 +1,5 @@
 /*
- * Shared by the kernels of the delta rule: gates of tokens; and for those in chunks (heads.cu), chunks and their gates.
+ * Shared by the kernels of the delta rule: gates of tokens; and for those in chunks (heads.cu), passes and chunks.
  */
 #pragma once
 
