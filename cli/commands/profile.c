@@ -320,8 +320,13 @@ make_network(Subject *subject, RpProbe *probe, GError **error)
                                   &options->attention, error))
             return NULL;
     }
-    return rp_measure_matmul_variants(probe, rp_network_new(subject->weights, kernels, options),
-                                      error);
+    RpProgress progress = rp_progress_begin("choosing matmuls", 0);
+    RpNetwork *network = rp_measure_matmul_variants(
+        probe, rp_network_new(subject->weights, kernels, options),
+        &(RpMeasureOptions){.progress = rp_progress_counted_on, .user_data = &progress}, error);
+
+    rp_progress_clear();
+    return network;
 }
 
 /* ---- the report ---- */

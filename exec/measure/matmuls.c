@@ -1,28 +1,42 @@
 /*
- * Finds the fastest of a library's kernel variants for each of a network's matmuls: they run in rotation, so that all
- * have the same clocks. A look at each drops those that are far behind. The others run for a tenth of a second, or for
- * three rounds where those take longer.
+ * Finds the fastest of a library's kernel variants for each of a network's matmuls, of those with the first's bits. A
+ * card at its power limit gives each the clocks that its power allows, so that each runs alone for a while, and counts
+ * when clocks have settled. The card becomes warmer: those that are near the fastest run again, the other way round.
  *
- *   |way 0|way 1|way 2|way 3|way 4|   |way 0|way 2|way 0|way 2| ...
- *                look                          rounds
+ *   |0|1|2|..|7|   |  0  |  2  |  6  |  7  |   |    6    |    2    |    0    |
+ *     a look            forth: each alone          back, and twice as long
  */
 #include "exec/measure/measure.h"
 
 #include <gio/gio.h>
+#include <math.h>
 
+#include "core/base/quote.h"
 #include "core/base/units.h"
 #include "exec/system/clock.h"
 
-#define WARM_UP_SECONDS 0.5 /* clocks need not settle: all variants have the same */
-#define SECONDS 0.1         /* time for the rounds of each shape */
-#define LEAST_ROUNDS 3
-#define BEHIND 1.15 /* multiple of the fastest look above which no round is worth it */
-#define WORTH 0.98  /* share of the first's time: a smaller gain may be chance */
+#define WARM_UP_SECONDS 0.5
+#define SECONDS                                                                                    \
+    0.15        /* alone, of a matmul with as much work as the largest: clocks settle within 0.1 */
+#define SHARE 2 /* times its share of the largest's work, a smaller one has */
+#define LEAST_ROUNDS 3 /* that count */
+#define BEHIND 1.25    /* multiple of the fastest look above which no run alone is worth it */
+#define NEAR 1.04      /* of the fastest forth, above which none back is */
+#define WORTH 0.985    /* share of the first's time: a smaller gain may be chance */
 #define SEED 7
 #define TILE 65536 /* random numbers in a row; larger operands repeat them */
 
 /* Buffers that a matmul needs. */
-enum { BUFFER_A, BUFFER_B, BUFFER_C, BUFFER_BIAS, BUFFER_SCALES, BUFFER_WORKSPACE, N_BUFFERS };
+enum {
+    BUFFER_A,
+    BUFFER_B,
+    BUFFER_C,
+    BUFFER_BIAS,
+    BUFFER_SCALES,
+    BUFFER_SUMS,
+    BUFFER_WORKSPACE,
+    N_BUFFERS
+};
 
 typedef struct {
     RpProbe *probe;
@@ -31,31 +45,26 @@ typedef struct {
     void *buffer[N_BUFFERS];
 } Product;
 
+/* A part. */
 static void
-multiply(gpointer data, guint8 variant)
+multiply(gpointer data)
 {
-    Product *product = data;
+    const Product *product = data;
 
-    product->args.variant = variant;
     product->kernels->matmul(product->probe->ops->stream(product->probe), &product->args);
 }
 
-#define VARIANT(n)                                                                                 \
-    static void multiply_##n(gpointer data)                                                        \
-    {                                                                                              \
-        multiply(data, n);                                                                         \
-    }
-VARIANT(0)
-VARIANT(1)
-VARIANT(2)
-VARIANT(3)
-VARIANT(4)
+/* C, stored as the matmul leaves it. */
+static RpSumSquaresArgs
+squares_of(const Product *product)
+{
+    const RpMatmulArgs *args = &product->args;
 
-static const RpProbePart parts[] = {multiply_0, multiply_1, multiply_2, multiply_3, multiply_4};
-
-#define VARIANTS G_N_ELEMENTS(parts)
-
-G_STATIC_ASSERT(VARIANTS <= RP_PROBE_MAX_PARTS && VARIANTS <= RP_MATMUL_MAX_VARIANTS);
+    return (RpSumSquaresArgs){.dtype = args->c_dtype,
+                              .n = args->m * args->n,
+                              .x = product->buffer[BUFFER_C],
+                              .workspace = product->buffer[BUFFER_WORKSPACE]};
+}
 
 /* Random numbers of the storage; for fp8, between 2^-3 and 2^3. */
 static void
@@ -110,13 +119,16 @@ static gboolean
 take_buffers(Product *product)
 {
     RpMatmulArgs *args = &product->args;
-    const gsize bytes[N_BUFFERS] = {[BUFFER_A] = args->m * MAX(args->k, args->a_stride) *
-                                                 rp_dtype_size(args->a_dtype),
-                                    [BUFFER_B] = args->n * args->k * rp_dtype_size(args->b_dtype),
-                                    [BUFFER_C] = args->m * args->n * rp_dtype_size(args->c_dtype),
-                                    [BUFFER_BIAS] = args->n * rp_dtype_size(args->c_dtype),
-                                    [BUFFER_SCALES] = 64,
-                                    [BUFFER_WORKSPACE] = product->kernels->matmul_workspace(args)};
+    const RpSumSquaresArgs squares = squares_of(product);
+    const gsize bytes[N_BUFFERS] = {
+        [BUFFER_A] = args->m * MAX(args->k, args->a_stride) * rp_dtype_size(args->a_dtype),
+        [BUFFER_B] = args->n * args->k * rp_dtype_size(args->b_dtype),
+        [BUFFER_C] = args->m * args->n * rp_dtype_size(args->c_dtype),
+        [BUFFER_BIAS] = args->n * rp_dtype_size(args->c_dtype),
+        [BUFFER_SCALES] = 64,
+        [BUFFER_SUMS] = RP_MATMUL_MAX_VARIANTS * sizeof(double),
+        [BUFFER_WORKSPACE] = MAX(product->kernels->matmul_workspace(args),
+                                 product->kernels->sum_squares_workspace(&squares))};
 
     for (guint i = 0; i < N_BUFFERS; i++) {
         product->buffer[i] = product->probe->ops->take(product->probe, MAX(bytes[i], 1), NULL);
@@ -144,86 +156,125 @@ fill_buffers(const Product *product, GError **error)
                                        sizeof one, error);
 }
 
+/* @ns: (out): mean time of a run in the second half of @seconds */
 static gboolean
-time_parts(Product *product, const RpProbePart *which, guint n, guint rounds, gint64 *ns,
-           GError **error)
+time_alone(Product *product, guint variant, double seconds, double *ns, GError **error)
 {
-    return product->probe->ops->time(product->probe, which, n, rounds, product, ns, error);
+    const RpProbePart part = multiply;
+    const double most_ns = seconds * (double)RP_NS_PER_S;
+    const RpProbeOps *ops = product->probe->ops;
+    const guint repeats = MIN(LEAST_ROUNDS, ops->most_repeats);
+    gint64 times[LEAST_ROUNDS], counted_ns = 0;
+    double spent_ns = 0;
+    guint counted = 0;
+
+    product->args.variant = (guint8)variant;
+    while (counted < LEAST_ROUNDS || spent_ns < most_ns) {
+        const gboolean settled = spent_ns >= most_ns / 2;
+
+        if (!ops->time(product->probe, &part, 1, repeats, product, times, error))
+            return FALSE;
+        for (guint r = 0; r < repeats; r++) {
+            spent_ns += (double)MAX(times[r], 1);
+            counted_ns += settled ? times[r] : 0;
+        }
+        counted += settled ? repeats : 0;
+    }
+    *ns = (double)counted_ns / counted;
+    return TRUE;
 }
 
 static gboolean
 warm_up(Product *product, GError **error)
 {
-    const gint64 begin_ns = rp_clock_ns();
-    const double ns = MIN(WARM_UP_SECONDS, product->probe->ops->warm_up_seconds) * RP_NS_PER_S;
-    gint64 times[VARIANTS];
+    double ns;
 
-    while ((double)(rp_clock_ns() - begin_ns) < ns)
-        if (!time_parts(product, parts, VARIANTS, 1, times, error))
-            return FALSE;
-    return TRUE;
+    return time_alone(product, 0, MIN(WARM_UP_SECONDS, product->probe->ops->warm_up_seconds), &ns,
+                      error);
 }
 
-/* Keeps the first kernel variant, and those that are not far behind after one look. Returns: the number kept;
- * @round_ns: (out): time of all of them */
-static guint
-keep_variants(const gint64 look[VARIANTS], guint variants[VARIANTS], gint64 *round_ns)
-{
-    gint64 least = G_MAXINT64;
-    guint n = 0;
-
-    *round_ns = 0;
-    for (guint w = 0; w < VARIANTS; w++)
-        least = MIN(least, look[w]);
-    for (guint w = 0; w < VARIANTS; w++)
-        if (w == 0 || (double)look[w] <= BEHIND * (double)least) {
-            variants[n++] = w;
-            *round_ns += look[w];
-        }
-    return n;
-}
-
-/* @fastest: (out): of those that are worth it */
+/* Adds up the squares of a product by each variant, in double: other bits in some of millions of values are another
+ * sum. Then each runs alone, its kernel being loaded. @sums: (out) */
 static gboolean
-time_variants(Product *product, guint *fastest, GError **error)
+look(Product *product, double ns[RP_MATMUL_MAX_VARIANTS], double sums[RP_MATMUL_MAX_VARIANTS],
+     GError **error)
 {
-    gint64 ns[VARIANTS * RP_PROBE_MAX_REPEATS], values[RP_PROBE_MAX_REPEATS], round_ns, least = 0;
-    RpProbePart which[VARIANTS];
-    guint variants[VARIANTS];
+    RpProbe *probe = product->probe;
+    RpKernelStream *stream = probe->ops->stream(probe);
+    RpSumSquaresArgs squares = squares_of(product);
+
+    for (guint v = 0; v < RP_MATMUL_MAX_VARIANTS; v++) {
+        product->args.variant = (guint8)v;
+        product->kernels->fill(
+            stream, &(RpFillArgs){.dtype = squares.dtype, .n = squares.n, .x = product->args.c});
+        multiply(product);
+        squares.sum = (double *)product->buffer[BUFFER_SUMS] + v;
+        product->kernels->sum_squares(stream, &squares);
+        if (!time_alone(product, v, 0, &ns[v], error))
+            return FALSE;
+    }
+    return probe->ops->download(probe, sums, product->buffer[BUFFER_SUMS],
+                                RP_MATMUL_MAX_VARIANTS * sizeof *sums, error);
+}
+
+/* Keeps the first of @n variants, and those that take no more than @most of the fastest's time. Returns: how many */
+static guint
+keep_fast(guint *variants, guint n, const double *ns, double most)
+{
+    double least = INFINITY;
+    guint kept = 1;
+
+    for (guint i = 0; i < n; i++)
+        least = MIN(least, ns[variants[i]]);
+    for (guint i = 1; i < n; i++)
+        if (ns[variants[i]] <= most * least)
+            variants[kept++] = variants[i];
+    return kept;
+}
+
+/* @share: of the work that the largest matmul has. @fastest: (out): 0, if no other is worth it */
+static gboolean
+time_variants(Product *product, double share, guint *fastest, GError **error)
+{
+    double ns[RP_MATMUL_MAX_VARIANTS], sums[RP_MATMUL_MAX_VARIANTS], back_ns;
+    const double seconds = SECONDS * MIN(SHARE * share, 1);
+    guint variants[RP_MATMUL_MAX_VARIANTS], n = 0;
 
     *fastest = 0;
-    if (!time_parts(product, parts, VARIANTS, 1, ns, error))
+    if (!look(product, ns, sums, error))
         return FALSE;
-    const guint n = keep_variants(ns, variants, &round_ns);
-    const double rounds_wanted = SECONDS * (double)RP_NS_PER_S / (double)MAX(round_ns, 1);
-    const guint rounds =
-        (guint)CLAMP(rounds_wanted, (double)LEAST_ROUNDS, (double)RP_PROBE_MAX_REPEATS);
-
+    for (guint v = 0; v < RP_MATMUL_MAX_VARIANTS; v++)
+        if (sums[v] == sums[0])
+            variants[n++] = v;
+    n = MAX(n, 1); /* none, if its sum is no number */
+    n = keep_fast(variants, n, ns, BEHIND);
     if (n == 1)
         return TRUE;
     for (guint i = 0; i < n; i++)
-        which[i] = parts[variants[i]];
-    if (!time_parts(product, which, n, rounds, ns, error))
-        return FALSE;
-    for (guint i = 0; i < n; i++) {
-        for (guint r = 0; r < rounds; r++)
-            values[r] = ns[r * n + i];
-        const gint64 mean = rp_times_of(values, rounds).mean_ns;
-
-        if (i == 0) {
-            least = llround(WORTH * (double)mean);
-        } else if (mean < least) {
-            least = mean;
-            *fastest = variants[i];
-        }
+        if (!time_alone(product, variants[i], seconds, &ns[variants[i]], error))
+            return FALSE;
+    n = keep_fast(variants, n, ns, NEAR);
+    for (guint i = n; i-- > 0;) {
+        if (!time_alone(product, variants[i], 2 * seconds, &back_ns, error))
+            return FALSE;
+        ns[variants[i]] += 2 * back_ns;
     }
+    for (guint i = 1; i < n; i++)
+        if (ns[variants[i]] < ns[*fastest] * (*fastest == 0 ? WORTH : 1))
+            *fastest = variants[i];
     return TRUE;
 }
 
-/* @variant: (inout): its shape, and then its variant. @first: of all shapes */
+static double
+work_of(const RpMatmulVariant *shape)
+{
+    return (double)shape->m * (double)shape->n * (double)shape->k;
+}
+
+/* @variant: (inout): its shape, and then its variant. @first: of all shapes. @share: as above */
 static gboolean
-measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, RpMatmulVariant *variant,
-              GError **error)
+measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, double share,
+              RpMatmulVariant *variant, GError **error)
 {
     const RpDtype c = (RpDtype)variant->c;
     Product product = {.probe = probe,
@@ -244,23 +295,30 @@ measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, RpMatmul
     variant->variant = 0;
     if (take_buffers(&product))
         good = fill_buffers(&product, error) && (!first || warm_up(&product, error)) &&
-               time_variants(&product, &variant->variant, error);
+               time_variants(&product, share, &variant->variant, error);
     give_buffers(&product);
     return good;
 }
 
 /* (element-type RpMatmulVariant) (transfer full) */
 static GArray *
-measure_shapes(RpProbe *probe, const RpNetwork *network, GError **error)
+measure_shapes(RpProbe *probe, const RpNetwork *network, const RpMeasureOptions *options,
+               GError **error)
 {
     guint n;
     const RpMatmulVariant *shapes = rp_network_matmuls(network, &n);
     g_autoptr(GArray) found = g_array_new(FALSE, FALSE, sizeof(RpMatmulVariant));
+    double largest = 0;
 
+    for (guint i = 0; i < n; i++)
+        largest = MAX(largest, work_of(&shapes[i]));
     for (guint i = 0; i < n; i++) {
         RpMatmulVariant variant = shapes[i];
 
-        if (!measure_shape(probe, network, i == 0, &variant, error))
+        if (options->progress != NULL && !options->progress(i, n, options->user_data))
+            return rp_null(
+                rp_fail(error, G_IO_ERROR, G_IO_ERROR_CANCELLED, "the measurement was cancelled"));
+        if (!measure_shape(probe, network, i == 0, work_of(&variant) / largest, &variant, error))
             return NULL;
         if (variant.variant > 0)
             g_array_append_val(found, variant);
@@ -269,31 +327,33 @@ measure_shapes(RpProbe *probe, const RpNetwork *network, GError **error)
 }
 
 RpNetwork *
-rp_measure_matmul_variants(RpProbe *probe, RpNetwork *network, GError **error)
+rp_measure_matmul_variants(RpProbe *probe, RpNetwork *network, const RpMeasureOptions *options,
+                           GError **error)
 {
-    g_return_val_if_fail(probe && network, NULL);
+    g_return_val_if_fail(probe && network && options, NULL);
     g_return_val_if_fail(error == NULL || *error == NULL, NULL);
 
     const RpKernels *kernels = rp_network_kernels(network);
     g_autoptr(RpNetwork) given = network;
     g_autofree char *library = kernels->matmul_library != NULL ? kernels->matmul_library() : NULL;
-    RpNetworkOptions options = *rp_network_options(network);
+    RpNetworkOptions chosen = *rp_network_options(network);
 
     if (library == NULL)
         return g_steal_pointer(&given);
-    g_autoptr(GArray) variants = measure_shapes(probe, network, error);
+    g_autoptr(GArray) variants = measure_shapes(probe, network, options, error);
     if (variants == NULL)
         return NULL;
-    options.matmul_library = library;
-    options.matmul_variants = (const RpMatmulVariant *)(void *)variants->data;
-    options.n_matmul_variants = variants->len;
-    return rp_network_new(rp_network_weights(network), kernels, &options);
+    chosen.matmul_library = library;
+    chosen.matmul_variants = (const RpMatmulVariant *)(void *)variants->data;
+    chosen.n_matmul_variants = variants->len;
+    return rp_network_new(rp_network_weights(network), kernels, &chosen);
 }
 
 gboolean
 rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMatmulArgs *shape,
                   double seconds, double *flops_per_s, GError **error)
 {
+    const RpProbePart part = multiply;
     const RpMeasureOptions options = {.seconds = seconds, .max_runs = RP_PROBE_MAX_REPEATS};
     RpMeasurer measurer = {
         .options = &options, .n_measures = 1, .over_swings = TRUE, .settle = TRUE};
@@ -306,7 +366,7 @@ rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMatmulArgs *
                             "the device has no memory for the matrices");
     else
         good = fill_buffers(&product, error) &&
-               rp_measurer_run(&measurer, probe, parts, 1, &product, &times, error);
+               rp_measurer_run(&measurer, probe, &part, 1, &product, &times, error);
     give_buffers(&product);
     if (good)
         *flops_per_s = 2.0 * (double)(shape->m * shape->n * shape->k) * (double)RP_NS_PER_S /

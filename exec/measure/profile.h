@@ -74,16 +74,19 @@ gboolean rp_measure_attention(RpProbe *probe, const RpNetwork *network, const Rp
 /**
  * rp_measure_matmul_variants:
  * @network: (transfer full): network with the matmuls; its own variants do not matter
+ * @options: progress alone, by shapes
  *
- * Times the first five proposals of the kernels' library for each shape, on random numbers: each once, and in rotation
- * those that take no more than 1.15 of the fastest, for a tenth of a second or three rounds. Where one takes less than
- * 0.98 of the first's time, the shape gets it; shapes for which the device has no memory keep the first.
+ * Times the proposals of the kernels' library for each shape on random numbers, those with the bits of the first: each
+ * alone for up to 0.15 s, so that a card at its power limit gives it the clocks that its own power allows, and those
+ * near the fastest once more. Where one takes less than 0.985 of the first's time, the shape gets it; shapes for which
+ * the device has no memory keep the first.
  *
  * Returns: (transfer full): the same network with these variants; itself, where there is no such
  * library
- * Errors: the probe's
+ * Errors: G_IO_ERROR_CANCELLED, the probe's
  */
 RpNetwork *rp_measure_matmul_variants(RpProbe *probe, RpNetwork *network,
+                                      const RpMeasureOptions *options,
                                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /**

@@ -80,8 +80,8 @@ take_attention(RpTrainJob *job, const RpProfile *file, const char *path)
                    path, file->attention, job->run->device_ops->name);
 }
 
-/* Ways to multiply of a timing file, if the devices' library is the one that proposed them: so all runs
- * with the file have the same bits. Without a file each shape is multiplied in the first one. */
+/* Proposals for matmuls of a timing file, if the devices' library is the one that made them. Without a file
+ * each shape is multiplied by the first one. */
 static void
 take_matmuls(RpTrainJob *job, const RpProfile *file, const char *path)
 {
