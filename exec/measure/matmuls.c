@@ -16,9 +16,8 @@
 #include "exec/system/clock.h"
 
 #define WARM_UP_SECONDS 0.5
-#define SECONDS                                                                                    \
-    0.15        /* alone, of a matmul with as much work as the largest: clocks settle within 0.1 */
-#define SHARE 2 /* times its share of the largest's work, a smaller one has */
+#define SECONDS 0.15   /* alone, for the largest matmuls: clocks then swing by 3 % */
+#define SHARE 2        /* times its share of the largest's work, a smaller one has */
 #define LEAST_ROUNDS 3 /* that count */
 #define BEHIND 1.25    /* multiple of the fastest look above which no run alone is worth it */
 #define NEAR 1.04      /* of the fastest forth, above which none back is */
@@ -238,15 +237,14 @@ time_variants(Product *product, double share, guint *fastest, GError **error)
 {
     double ns[RP_MATMUL_MAX_VARIANTS], sums[RP_MATMUL_MAX_VARIANTS], back_ns;
     const double seconds = SECONDS * MIN(SHARE * share, 1);
-    guint variants[RP_MATMUL_MAX_VARIANTS], n = 0;
+    guint variants[RP_MATMUL_MAX_VARIANTS] = {0}, n = 1;
 
     *fastest = 0;
     if (!look(product, ns, sums, error))
         return FALSE;
-    for (guint v = 0; v < RP_MATMUL_MAX_VARIANTS; v++)
-        if (sums[v] == sums[0])
+    for (guint v = 1; v < RP_MATMUL_MAX_VARIANTS; v++)
+        if (sums[v] == sums[0]) /* none, if it is no number */
             variants[n++] = v;
-    n = MAX(n, 1); /* none, if its sum is no number */
     n = keep_fast(variants, n, ns, BEHIND);
     if (n == 1)
         return TRUE;
