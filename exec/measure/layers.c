@@ -413,7 +413,7 @@ time_blocks(RpProbe *probe, const RpNetwork *network, const RpWeights *weights,
             const RpMeasureOptions *options, gint64 *ns, GError **error)
 {
     RpMeasurer measurer = {
-        .options = options, .n_measures = 1, .settle = TRUE, .passes_alone = TRUE};
+        .options = options, .n_measures = 1, .settle = RP_SETTLE, .passes_alone = TRUE};
     g_autoptr(RpProfile) profile = rp_network_profile(network);
 
     *ns = 0;

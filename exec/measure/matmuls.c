@@ -13,12 +13,11 @@
 
 #include "core/base/quote.h"
 #include "core/base/units.h"
-#include "exec/system/clock.h"
 
 #define WARM_UP_SECONDS 0.5
 #define SECONDS 0.15   /* alone, for the largest matmuls: clocks then swing by 3 % */
 #define SHARE 2        /* times its share of the largest's work, a smaller one has */
-#define LEAST_ROUNDS 3 /* that count */
+#define MOST_RUNS 1000 /* that count */
 #define BEHIND 1.25    /* multiple of the fastest look above which no run alone is worth it */
 #define NEAR 1.04      /* of the fastest forth, above which none back is */
 #define WORTH 0.985    /* share of the first's time: a smaller gain may be chance */
@@ -160,36 +159,15 @@ static gboolean
 time_alone(Product *product, guint variant, double seconds, double *ns, GError **error)
 {
     const RpProbePart part = multiply;
-    const double most_ns = seconds * (double)RP_NS_PER_S;
-    const RpProbeOps *ops = product->probe->ops;
-    const guint repeats = MIN(LEAST_ROUNDS, ops->most_repeats);
-    gint64 times[LEAST_ROUNDS], counted_ns = 0;
-    double spent_ns = 0;
-    guint counted = 0;
+    const RpMeasureOptions options = {.seconds = seconds / 2, .max_runs = MOST_RUNS};
+    RpMeasurer measurer = {.options = &options, .n_measures = 1, .settle = 1};
+    RpTimes times;
 
     product->args.variant = (guint8)variant;
-    while (counted < LEAST_ROUNDS || spent_ns < most_ns) {
-        const gboolean settled = spent_ns >= most_ns / 2;
-
-        if (!ops->time(product->probe, &part, 1, repeats, product, times, error))
-            return FALSE;
-        for (guint r = 0; r < repeats; r++) {
-            spent_ns += (double)MAX(times[r], 1);
-            counted_ns += settled ? times[r] : 0;
-        }
-        counted += settled ? repeats : 0;
-    }
-    *ns = (double)counted_ns / counted;
+    if (!rp_measurer_run(&measurer, product->probe, &part, 1, product, &times, error))
+        return FALSE;
+    *ns = (double)times.mean_ns;
     return TRUE;
-}
-
-static gboolean
-warm_up(Product *product, GError **error)
-{
-    double ns;
-
-    return time_alone(product, 0, MIN(WARM_UP_SECONDS, product->probe->ops->warm_up_seconds), &ns,
-                      error);
 }
 
 /* Adds up the squares of a product by each variant, in double: other bits in some of millions of values are another
@@ -289,10 +267,12 @@ measure_shape(RpProbe *probe, const RpNetwork *network, gboolean first, double s
                                 .half_sums = rp_network_options(network)->half_sums,
                                 .bias = variant->bias ? variant : NULL}};
     gboolean good = TRUE;
+    double ns;
 
     variant->variant = 0;
     if (take_buffers(&product))
-        good = fill_buffers(&product, error) && (!first || warm_up(&product, error)) &&
+        good = fill_buffers(&product, error) &&
+               (!first || time_alone(&product, 0, WARM_UP_SECONDS, &ns, error)) &&
                time_variants(&product, share, &variant->variant, error);
     give_buffers(&product);
     return good;
@@ -354,7 +334,7 @@ rp_measure_matmul(RpProbe *probe, const RpKernels *kernels, const RpMatmulArgs *
     const RpProbePart part = multiply;
     const RpMeasureOptions options = {.seconds = seconds, .max_runs = RP_PROBE_MAX_REPEATS};
     RpMeasurer measurer = {
-        .options = &options, .n_measures = 1, .over_swings = TRUE, .settle = TRUE};
+        .options = &options, .n_measures = 1, .over_swings = TRUE, .settle = RP_SETTLE};
     Product product = {.probe = probe, .kernels = kernels, .args = *shape};
     gboolean good = FALSE;
     RpTimes times;

@@ -38,6 +38,8 @@ double rp_times_rate(const RpTimes *times, double amount);
 
 typedef struct _RpMeasureWork RpMeasureWork;
 
+#define RP_SETTLE 2.8 /* RpMeasurer.settle: 1.4 s where a measurement has the usual 0.5 s */
+
 /* The times, and how far the whole has come. */
 struct _RpMeasurer {
     const RpMeasureOptions *options; /* resolved */
@@ -47,7 +49,7 @@ struct _RpMeasurer {
     const RpNetwork *network;
     RpMeasureWork *work;   /* the work */
     gboolean over_swings;  /* take the probe's swing_seconds at least */
-    gboolean settle;       /* once: run for the probe's warm_up_seconds before any run counts */
+    double settle;         /* once: times options->seconds to run before any run counts */
     gboolean passes_alone; /* layers without recomputes of parts and without expansion */
 };
 
@@ -58,8 +60,8 @@ struct _RpMeasurer {
  *   RP_PROBE_MAX_PARTS
  * @times: (out) (array length=n_parts)
  *
- * Warm-up runs, then runs for options->seconds a part, at least 5 (2, if they take 5 seconds) and at
- * most options->max_runs, or until they have options->precision;
+ * Warm-up runs, for the probe's warm_up_seconds at most, then runs for options->seconds a part, at
+ * least 5 (2, if they take 5 seconds) and at most options->max_runs, or until they have options->precision;
  * or, where it is to be over swings, up to 2,000 within the probe's swing_seconds.
  * Counts as one measurement.
  *

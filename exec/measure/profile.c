@@ -50,7 +50,7 @@ measure_layers(RpMeasurer *measurer, RpProbe *probe, const RpNetwork *network,
 
         /* an embedding copies rows and multiplies nothing, so that the card stays within its power */
         measurer->over_swings = profile->layers[l].kind != RP_LAYER_EMBEDDING;
-        measurer->settle = l == rp_profile_first_block(profile);
+        measurer->settle = l == rp_profile_first_block(profile) ? RP_SETTLE : 0;
         if (like < l)
             copy_times(&profile->layers[like], &profile->layers[l]);
         else if (!rp_measure_layer(measurer, probe, network, weights, l, profile, error))

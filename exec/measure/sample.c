@@ -16,9 +16,7 @@
 #define PRECISE_SHARE 0.2    /* of RpMeasureOptions.seconds: within less, runs agree by accident */
 #define LEAST_LONG_RUNS 2    /* runs so long that clocks swing within one */
 #define LONG_SECONDS 5
-/* A measurement that is given less time than usual (0.5 s) warms up and covers swings for less, too. */
-#define WARM_UP 2.8 /* times RpMeasureOptions.seconds, at most */
-#define SWING 5.0
+#define SWING 5.0       /* times RpMeasureOptions.seconds, at most */
 #define SWING_RUNS 2000 /* enough: no layer that takes less makes clocks swing */
 #define BATCHES 8       /* batches that a measurement is divided into, where runs are repeated */
 #define ALIGNMENT 256
@@ -121,7 +119,7 @@ warm_up(const Subject *subject, double seconds, double budget_ns, guint *repeats
 {
     const RpProbeOps *ops = subject->probe != NULL ? subject->probe->ops : NULL;
     const double most_ns =
-        ops != NULL ? MIN(ops->warm_up_seconds, WARM_UP * seconds) * (double)RP_NS_PER_S : 0;
+        ops != NULL ? MIN(ops->warm_up_seconds, seconds) * (double)RP_NS_PER_S : 0;
     const gint64 begin_ns = rp_clock_ns();
     gint64 last_ns;
 
@@ -177,10 +175,9 @@ rp_measurer_run(RpMeasurer *measurer, RpProbe *probe, const RpProbePart *parts, 
     gint64 batch[RP_PROBE_MAX_REPEATS * RP_PROBE_MAX_PARTS];
     guint runs = 0, repeats;
 
-    if (!warm_up(&subject, measurer->settle ? options->seconds : 0, budget_ns, &repeats, batch,
-                 error))
+    if (!warm_up(&subject, measurer->settle * options->seconds, budget_ns, &repeats, batch, error))
         return FALSE;
-    measurer->settle = FALSE;
+    measurer->settle = 0;
 
     const gint64 begin_ns = rp_clock_ns();
     double spent_ns = 0;
