@@ -491,7 +491,7 @@ __launch_bounds__(THREADS, 1)
 
     const LaneOffset<D> lane;
     const Lanes<D> lanes;
-    Steps at = begin_steps<Tile<D>::QUERIES>(args, place, grid.window);
+    Steps at = begin_steps<Tile<D>::QUERIES, KEYS>(args, place, grid.window);
     Share share = {TURN_ONLY, 0, nullptr};
     Own own;
 
@@ -513,7 +513,7 @@ __launch_bounds__(THREADS, 1)
         /* it takes as long as 600 cycles, in which others multiply */
         if (Own::ENDS_LATE && share.ends() && threadIdx.x == THREADS - 1)
             end_turn(share.count);
-        share = share_of<Tile<D>::QUERIES>(args, scratch, grid.window, place, at);
+        share = share_of<Tile<D>::QUERIES, KEYS>(args, scratch, grid.window, place, at);
         end_step<T>(own, shared, stage, args, scratch, place, at, next, share,
                     first_kv_head * at.group, lane);
         at = next;

@@ -49,9 +49,6 @@ bool attention_has_wgmma(const RpAttentionArgs *args);
 cudaError_t attention_backward_wgmma(const RpAttentionArgs *args, const AttentionGrid *grid,
                                      const BackwardScratch *scratch, size_t first,
                                      unsigned *numbers, cudaStream_t stream);
-cudaError_t attention_backward_wgmma_256(const RpAttentionArgs *args, const AttentionGrid *grid,
-                                         const BackwardScratch *scratch, size_t first,
-                                         unsigned *numbers, cudaStream_t stream);
 bool attention_has_wide(const RpAttentionArgs *args);
 cudaError_t attention_backward_wide(const RpAttentionArgs *args, const AttentionGrid *grid,
                                     const BackwardScratch *scratch, size_t first, unsigned *numbers,

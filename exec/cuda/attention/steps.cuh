@@ -13,10 +13,6 @@
 #include "exec/cuda/attention/tile.cuh"
 #include "exec/cuda/attention/turns.cuh"
 
-#ifndef KEYS
-#error "KEYS: those of a block"
-#endif
-
 struct Steps {
     int begin;       /* the first tile's query, the block's first key */
     int group, head; /* query heads of the group: their number, the present one */
@@ -30,18 +26,19 @@ struct Steps {
     }
 };
 
-template <int QUERIES>
+/* @BLOCK: keys of one */
+template <int QUERIES, int BLOCK>
 static __device__ __forceinline__ Steps
 begin_steps(const RpAttentionArgs &args, const Place &place, int window)
 {
     Steps at;
 
-    at.begin = place.rank * KEYS;
+    at.begin = place.rank * BLOCK;
     at.group = (int)(args.heads / args.kv_heads);
     at.head = 0;
     /* the last query that sees one of the keys: the last key's own window ends there */
-    at.query = (int)min((long long)at.begin + KEYS - 1 + window, (long long)place.length) - 1;
-    if (place.rank >= first_in_gap<KEYS>(place) && place.rank < end_in_gap<KEYS>(place))
+    at.query = (int)min((long long)at.begin + BLOCK - 1 + window, (long long)place.length) - 1;
+    if (place.rank >= first_in_gap<BLOCK>(place) && place.rank < end_in_gap<BLOCK>(place))
         at.query = place.gap_end - 1;
     at.query = at.query / QUERIES * QUERIES;
     return at;
@@ -78,17 +75,17 @@ struct Share {
     }
 };
 
-template <int QUERIES>
+template <int QUERIES, int BLOCK>
 static __device__ __forceinline__ Share
 share_of(const RpAttentionArgs &args, const BackwardScratch &scratch, int window, const Place &place,
          const Steps &at)
 {
-    const int first = max(at.query + 1 - window, 0) / KEYS; /* blocks of keys that see it */
-    const int last = (min(at.query + QUERIES, place.length) - 1) / KEYS;
-    const int end = end_in_gap<KEYS>(place);
+    const int first = max(at.query + 1 - window, 0) / BLOCK; /* blocks of keys that see it */
+    const int last = (min(at.query + QUERIES, place.length) - 1) / BLOCK;
+    const int end = end_in_gap<BLOCK>(place);
     /* blocks before this one that do not see it */
     const int left_out = place.rank >= end && at.query >= place.gap_end
-                             ? max(end - first_in_gap<KEYS>(place), 0)
+                             ? max(end - first_in_gap<BLOCK>(place), 0)
                              : 0;
     Share share;
 
