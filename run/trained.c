@@ -116,9 +116,8 @@ read_base(const char *adapter, GError **error)
         shown, found, adapter));
 }
 
-/* A run's best checkpoint, or its last; of a checkpoint itself. (transfer full) */
-static char *
-find_checkpoint(const char *word, GError **error)
+char *
+rp_trained_checkpoint(const char *word)
 {
     g_autofree char *path = rp_model_path(word);
     g_autofree char *best = g_build_filename(path, "best", NULL);
@@ -139,13 +138,9 @@ find_checkpoint(const char *word, GError **error)
 static gboolean
 resolve(RpTrained *model, const char *word, const char *adapter, GError **error)
 {
-    g_autofree char *path = find_checkpoint(word, error);
+    g_autofree char *path = rp_trained_checkpoint(word);
 
-    if (path == NULL)
-        return FALSE;
-    model->adapter = adapter != NULL ? find_checkpoint(adapter, error) : NULL;
-    if (adapter != NULL && model->adapter == NULL)
-        return FALSE;
+    model->adapter = adapter != NULL ? rp_trained_checkpoint(adapter) : NULL;
     if (adapter != NULL || !has_file(path, RP_ADAPTER_CONFIG)) {
         model->path = g_steal_pointer(&path);
         return TRUE;

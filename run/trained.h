@@ -27,6 +27,10 @@ typedef struct {
 void rp_trained_clear(RpTrained *model);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RpTrained, rp_trained_clear)
 
+/* The best checkpoint of a run whose output @word is, or its last; any other model's or adapters' directory, also by its
+ * name in the hub's cache. (transfer full) */
+char *rp_trained_checkpoint(const char *word);
+
 /**
  * rp_trained_open:
  * @word: a directory with a model; with adapters alone, whose base adapter_config.json names; or the

@@ -6,6 +6,7 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/quantise/quantise.h"
 #include "run/spec.h"
+#include "run/trained.h"
 
 typedef struct {
     RpModel config;
@@ -75,12 +76,12 @@ open_all(Merging *merging, const char *base, const char *adapter, gboolean any_b
 }
 
 static gboolean
-make_output(const RpArgs *args, char **words, GError **error)
+make_output(const RpArgs *args, const char *const *read, GError **error)
 {
     if (args->output == NULL)
         return rp_cli_refuse(error, "--output: expected a directory, found nothing");
     for (guint i = 0; i < 2; i++) {
-        if (rp_file_is_same_place(words[i], args->output))
+        if (rp_file_is_same_place(read[i], args->output))
             return rp_cli_refuse(
                 error, "--output: expected a directory of its own, found \"%s\", which is read",
                 args->output);
@@ -176,10 +177,12 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
                               .progress = rp_progress_counted,
                               .user_data = &progress};
     g_autofree char *base = rp_model_path(words[0]);
+    g_autofree char *adapter = rp_trained_checkpoint(words[1]);
     g_auto(Merging) merging = {0};
 
-    if (!open_all(&merging, base, words[1], args->run.lora.any_base, error) ||
-        !check_base(args, &merging, error) || !make_output(args, words, error))
+    if (!open_all(&merging, base, adapter, args->run.lora.any_base, error) ||
+        !check_base(args, &merging, error) ||
+        !make_output(args, (const char *[]){base, adapter}, error))
         return FALSE;
     options.base = merging.base;
     g_autofree char *quantization =
@@ -195,7 +198,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     if (!written)
         return FALSE;
     rp_report_say(report, "%s: %s with the adapters of %s, rank %u, in %s", args->output, words[0],
-                  words[1], lora->rank, type);
+                  adapter, lora->rank, type);
     rp_report_text(report, "output", args->output, NULL);
     rp_report_count(report, "rank", lora->rank, NULL);
     rp_report_text(report, "dtype", type, NULL);
@@ -213,9 +216,11 @@ const RpCommand rp_command_merge = {
     .name = "merge",
     .summary = "make one model of a base and its adapters",
     .words = "BASE ADAPTER",
-    .help = "Makes one model of a base and the adapters that were trained on it, tensor by\n"
-            "tensor: as Hugging Face transformers loads it.\n\n"
-            "Example:\n  roundpipe merge model run/checkpoint-200 -o merged",
+    .help =
+        "Makes one model of a base and the adapters that were trained on it, tensor by\n"
+        "tensor: as Hugging Face transformers loads it. ADAPTER is a directory of adapters, or\n"
+        "the output of a run: its best checkpoint, else its last.\n\n"
+        "Example:\n  roundpipe merge model run/checkpoint-200 -o merged",
     .uses = uses,
     .run = run,
 };

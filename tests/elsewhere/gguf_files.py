@@ -1,6 +1,6 @@
 """What tests/elsewhere/check-gguf compares: gguf_files.py ROUNDPIPE [--write].
 
-Tiny models of every family, whose values are numbers of a generator that tests/exec-model/test-gguf.c has as well, are
+Tiny models of every family that is written, whose values are numbers of a generator that tests/exec-model/test-gguf.c has as well, are
 exported in every type. gguf's reader must find the tensors that its own name map and quantizations make of them, bit for
 bit. llama.cpp must open them, make the same tokens of texts, have the same loss on a text as `evaluate`, and give the same
 greedy answers as `generate`; so must adapters that `train` made.
