@@ -22,10 +22,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     g_assert(run->steps >= 1 && run->sequence_length >= 2 && run->micro_batches >= 1);
     g_assert(run->optimizer.beta1 >= 0 && run->optimizer.beta1 < 1);
 
-    g_autoptr(RpRunSpec) again =
-        rp_run_file_parse("again", run->resolved, strlen(run->resolved), NULL, &error);
+    g_autofree char *written = rp_run_file_of(run);
+    g_autoptr(RpRunSpec) again = rp_run_file_parse("again", written, strlen(written), NULL, &error);
 
     g_assert_no_error(error);
-    g_assert_cmpstr(again->resolved, ==, run->resolved);
+    g_autofree char *anew = rp_run_file_of(again);
+    g_assert_cmpstr(anew, ==, written);
     return 0;
 }

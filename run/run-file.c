@@ -382,7 +382,6 @@ resolve(const RpRunValues *values, RpRunSpec *run, GError **error)
         rp_run_value_set(rp_run_values_find(values, "partition"), NULL, NULL, FALSE);
     if (run->schedule_file != NULL)
         rp_run_value_set(rp_run_values_find(values, "schedule"), NULL, NULL, FALSE);
-    run->resolved = rp_run_values_to_yaml(values);
     return TRUE;
 }
 
@@ -403,6 +402,7 @@ rp_run_file_parse(const char *name, const char *text, gsize length, const char *
             return NULL;
     if (!resolve_length(run, name, error) || !resolve(values, run, error))
         return NULL;
+    run->values = g_steal_pointer(&values);
     return g_steal_pointer(&run);
 }
 
@@ -417,6 +417,12 @@ rp_run_file_load(const char *path, const char *const *sets, GError **error)
     return rp_run_file_parse(path, text, length, sets, error);
 }
 
+char *
+rp_run_file_of(const RpRunSpec *run)
+{
+    return rp_run_values_to_yaml(run->values);
+}
+
 void
 rp_run_spec_free(RpRunSpec *run)
 {
@@ -424,7 +430,7 @@ rp_run_spec_free(RpRunSpec *run)
         return;
     for (const RpSetting *setting = rp_settings(); setting->key != NULL; setting++)
         rp_setting_clear(setting, run);
-    g_free(run->resolved);
+    g_clear_pointer(&run->values, g_array_unref);
     g_free(run->slow);
     g_free(run);
 }

@@ -26,6 +26,10 @@ RpRunSpec *rp_run_file_load(const char *path, const char *const *sets,
 RpRunSpec *rp_run_file_parse(const char *name, const char *text, gsize length,
                              const char *const *sets, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The run as YAML: every key that has a value, one a line, by default or given, and choices as they were made. (transfer
+ * full) */
+char *rp_run_file_of(const RpRunSpec *run);
+
 /* The reason why a given `reference` does not suit @run; %NULL: it does. */
 const char *rp_run_reference_problem(const RpRunSpec *run);
 

@@ -197,7 +197,7 @@ typedef struct {
     gboolean async;
     gboolean given_stages;
     gint64 round;   /* 0 = chosen with the partition */
-    char *resolved; /* the same run as YAML: every key that has a value, one a line */
+    GArray *values; /* the same as texts (run/values.h): rp_run_file_of() writes them */
 
     /* of each setting the text that an option set it to (rp_run_spec_given()) */
     const char *given[RP_RUN_MOST_SETTINGS];

@@ -20,6 +20,7 @@
 #include "core/base/file.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "run/model.h"
+#include "run/run-file.h"
 #include "run/train/job.h"
 
 /* ---- files that are read, and are not to be written over ---- */
@@ -376,6 +377,7 @@ rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GErr
     const RpRunSpec *run = job->run;
     g_autofree char *profile = g_build_filename(run->output, RP_TRAIN_PROFILE, NULL);
     g_autofree char *copy = g_build_filename(run->output, "run.yaml", NULL);
+    g_autofree char *file = rp_run_file_of(run);
 
     if (g_mkdir_with_parents(run->output, 0777) != 0)
         return rp_file_fail(error, errno, "output: cannot make \"%s\"", run->output);
@@ -386,7 +388,7 @@ rp_train_begin_output(const RpTrainJob *job, RpTrainHow *how, guint64 step, GErr
         pwrite(how->lock, LOCK_TEXT, strlen(LOCK_TEXT), 0) != (gssize)strlen(LOCK_TEXT))
         return rp_file_fail(error, errno, "output: cannot write to \"%s\"", run->output);
     return (!how->resume || abandon_later(run->output, how->events, step, error)) &&
-           (is_own_run_file(run, how) || g_file_set_contents(copy, run->resolved, -1, error)) &&
+           (is_own_run_file(run, how) || g_file_set_contents(copy, file, -1, error)) &&
            (rp_file_is_same(profile, run->profile) ||
             g_file_set_contents(profile, job->profile_json, -1, error));
 }

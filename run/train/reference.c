@@ -19,6 +19,7 @@
 #include "exec/adapter/adapter.h"
 #include "run/model.h"
 #include "run/run-file.h"
+#include "run/values.h"
 #include "sim/scored.h"
 
 #define MAGIC G_GUINT64_CONSTANT(0x6372656665727072) /* "rprefer" and "c" */
@@ -330,13 +331,8 @@ rp_train_keep_reference(const RpTrainJob *job, RpRunSpec *run)
 {
     if (job->reference_why == NULL || run->reference_choice != RP_REFERENCE_NONE)
         return;
-    g_autofree char *plain = run->resolved;
-    const char *key = "\nreference: auto\n", *found = strstr(plain, key);
-    const char *name = rp_reference_name(run->preference.reference);
-
-    run->resolved = found != NULL ? g_strdup_printf("%.*s\nreference: %s\n%s", (int)(found - plain),
-                                                    plain, name, found + strlen(key))
-                                  : g_strdup_printf("reference: %s\n%s", name, plain);
+    rp_run_value_set(rp_run_values_find(run->values, "reference"),
+                     rp_reference_name(run->preference.reference), NULL, FALSE);
 }
 
 guint

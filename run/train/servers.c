@@ -8,6 +8,7 @@
 #include "core/base/file.h"
 #include "core/base/units.h"
 #include "exec/system/memory-limit.h"
+#include "run/run-file.h"
 #include "run/train/train.h"
 
 guint
@@ -42,8 +43,9 @@ rp_train_agree_start(RpServers *servers, const RpRunSpec *run, const RpTrainHow 
                      GError **error)
 {
     g_autofree char *program = hash_program();
+    g_autofree char *file = rp_run_file_of(run);
     g_autofree char *asked = g_strdup_printf(
-        "%s\n%s\n%s %s\n--save-gradients %s", run->resolved, dry ? "--dry-run" : "no --dry-run",
+        "%s\n%s\n%s %s\n--save-gradients %s", file, dry ? "--dry-run" : "no --dry-run",
         how->resume ? "--resume" : "no --resume", how->checkpoint != NULL ? how->checkpoint : "",
         how->save_gradients != NULL ? how->save_gradients : "is not there");
 
