@@ -225,16 +225,8 @@ make_qkv(RpPass *pass, const RpBlockShape *z, const RpBlockAttention *a, const v
          void *normed, float *rstd)
 {
     const gsize before = pass->scratch.used;
-    float *amax = rp_pass_scale_slot(pass);
-
-    rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
-                 (RpRmsnormArgs){.rows = z->T,
-                                 .n = z->C,
-                                 .x = x,
-                                 .y = normed,
-                                 .rstd = pass->kept.normed.used ? pass->kept.rstd : rstd,
-                                 .largest = amax});
-
+    float *amax = rp_pass_block_norm(pass, RP_WEIGHT_INPUT_NORM, z->T, x, normed,
+                                     pass->kept.normed.used ? pass->kept.rstd : rstd);
     const RpMatmulOperand n =
         rp_pass_kept_input(pass, RP_WEIGHT_Q, z->T, normed, amax, &pass->kept.normed);
 
@@ -348,7 +340,7 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
                                                        .dk = d.k,
                                                        .dv = d.v});
 
-    float *q_amax = NULL, *k_amax = NULL, *amax = rp_pass_scale_slot(pass);
+    float *q_amax = NULL, *k_amax = NULL;
 
     if (z->rope) {
         q_amax =
@@ -363,10 +355,8 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
         rstd = pass->kept.rstd;
         n = rp_pass_kept_sums(z->T, &pass->kept.normed);
     } else {
-        rp_pass_norm(
-            pass, RP_WEIGHT_INPUT_NORM,
-            (RpRmsnormArgs){
-                .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = amax});
+        float *amax = rp_pass_block_norm(pass, RP_WEIGHT_INPUT_NORM, z->T, x, normed, rstd);
+
         n = rp_pass_operand(pass, RP_WEIGHT_Q, z->T, normed, RP_OPERAND_SUMS, amax);
     }
 
@@ -374,12 +364,5 @@ rp_block_attention_backward(RpPass *pass, const RpBlockShape *z, const void *x,
 
     differentiate_layers(pass, z, &d, &n, q_amax, k_amax, wanted, dx);
     if (wanted)
-        rp_pass_norm_backward(pass, RP_WEIGHT_INPUT_NORM,
-                              (RpRmsnormArgs){.rows = z->T,
-                                              .n = z->C,
-                                              .x = x,
-                                              .rstd = rstd,
-                                              .dy = dx,
-                                              .d_residual = ds,
-                                              .dx = dx});
+        rp_pass_block_norm_backward(pass, RP_WEIGHT_INPUT_NORM, z->T, x, rstd, ds, dx, NULL);
 }

@@ -183,13 +183,10 @@ differentiate_product(RpPass *pass, const RpBlockShape *z, const Mlp *mlp, const
 static RpMatmulOperand
 norm_again(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, float *rstd)
 {
-    float *amax = rp_pass_scale_slot(pass);
-
     if (pass->kept.post.used)
         return rp_pass_kept_sums(z->T, &pass->kept.post);
-    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
-                 (RpRmsnormArgs){
-                     .rows = z->T, .n = z->C, .x = s, .y = normed, .rstd = rstd, .largest = amax});
+    float *amax = rp_pass_block_norm(pass, RP_WEIGHT_POST_NORM, z->T, s, normed, rstd);
+
     return rp_pass_operand(pass, RP_WEIGHT_UP, z->T, normed, RP_OPERAND_SUMS, amax);
 }
 
@@ -239,15 +236,7 @@ mlp_backward(RpPass *pass, const RpBlockShape *z, const void *s, RpSpace *kept, 
     if (pass->kept.post.used)
         rstd = pass->kept.post_rstd;
     pass->amax = rp_pass_scale_slot(pass);
-    rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
-                          (RpRmsnormArgs){.rows = z->T,
-                                          .n = z->C,
-                                          .x = s,
-                                          .rstd = rstd,
-                                          .dy = ds,
-                                          .d_residual = dy,
-                                          .dx = ds,
-                                          .largest = pass->amax});
+    rp_pass_block_norm_backward(pass, RP_WEIGHT_POST_NORM, z->T, s, rstd, dy, ds, pass->amax);
 }
 
 const RpMlpOps rp_dense_mlp_ops = {.forward = mlp_forward, .backward = mlp_backward};
@@ -283,14 +272,8 @@ mlp_of(const RpPass *pass)
 static void
 norm_residual(RpPass *pass, const RpBlockShape *z, const void *s, void *normed, float *rstd)
 {
-    pass->amax = rp_pass_scale_slot(pass);
-    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
-                 (RpRmsnormArgs){.rows = z->T,
-                                 .n = z->C,
-                                 .x = s,
-                                 .y = normed,
-                                 .rstd = pass->kept.post.used ? pass->kept.post_rstd : rstd,
-                                 .largest = pass->amax});
+    pass->amax = rp_pass_block_norm(pass, RP_WEIGHT_POST_NORM, z->T, s, normed,
+                                    pass->kept.post.used ? pass->kept.post_rstd : rstd);
 }
 
 static void

@@ -50,11 +50,8 @@ static RpMatmulOperand
 norm_input(RpPass *pass, const RpBlockShape *z, const void *x, void *normed, float *rstd,
            RpOperandUse use)
 {
-    float *amax = rp_pass_scale_slot(pass);
+    float *amax = rp_pass_block_norm(pass, RP_WEIGHT_INPUT_NORM, z->T, x, normed, rstd);
 
-    rp_pass_norm(pass, RP_WEIGHT_INPUT_NORM,
-                 (RpRmsnormArgs){
-                     .rows = z->T, .n = z->C, .x = x, .y = normed, .rstd = rstd, .largest = amax});
     return rp_pass_operand(pass, RP_WEIGHT_DELTA_QKV, z->T, normed, use, amax);
 }
 
@@ -178,12 +175,5 @@ rp_block_delta_backward(RpPass *pass, const RpBlockShape *z, const void *x, cons
         rp_pass_beside_backward(pass, narrow, &n, (const void *[]){d.b, d.a}, NULL, wanted, dx,
                                 TRUE);
     if (wanted)
-        rp_pass_norm_backward(pass, RP_WEIGHT_INPUT_NORM,
-                              (RpRmsnormArgs){.rows = z->T,
-                                              .n = z->C,
-                                              .x = x,
-                                              .rstd = rstd,
-                                              .dy = dx,
-                                              .d_residual = ds,
-                                              .dx = dx});
+        rp_pass_block_norm_backward(pass, RP_WEIGHT_INPUT_NORM, z->T, x, rstd, ds, dx, NULL);
 }

@@ -448,8 +448,7 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpSpace *ke
     add_bias_sums(pass, RP_WEIGHT_DOWN_BIAS, &n, &kept, u, kept.weights);
     add_bias_sums(pass, RP_WEIGHT_GATE_UP_BIAS, &n, &kept, kept.z, NULL);
 
-    rp_pass_norm(pass, RP_WEIGHT_POST_NORM,
-                 (RpRmsnormArgs){.rows = b->T, .n = b->C, .x = s, .y = normed, .rstd = rstd});
+    rp_pass_block_norm(pass, RP_WEIGHT_POST_NORM, b->T, s, normed, rstd);
     thin_g = thin_gradient(pass, RP_WEIGHT_GATE_UP, &n, &kept, kept.z);
     if (needs_input(pass, RP_WEIGHT_GATE_UP)) {
         gather(pass, &n, &kept, normed, u);
@@ -466,15 +465,7 @@ experts_backward(RpPass *pass, const RpBlockShape *b, const void *s, RpSpace *ke
     if (rp_shared_expert_exists(pass))
         rp_shared_expert_backward(pass, b->T, &shared, dy, normed, ds);
     pass->amax = rp_pass_scale_slot(pass);
-    rp_pass_norm_backward(pass, RP_WEIGHT_POST_NORM,
-                          (RpRmsnormArgs){.rows = b->T,
-                                          .n = b->C,
-                                          .x = s,
-                                          .rstd = rstd,
-                                          .dy = ds,
-                                          .d_residual = dy,
-                                          .dx = ds,
-                                          .largest = pass->amax});
+    rp_pass_block_norm_backward(pass, RP_WEIGHT_POST_NORM, b->T, s, rstd, dy, ds, pass->amax);
 }
 
 const RpMlpOps rp_experts_mlp_ops = {.forward = experts_forward, .backward = experts_backward};

@@ -165,3 +165,34 @@ rp_fp8_scales_byte(const RpWeightPlace *place)
 {
     return 2 * rp_fp8_transposed_byte(place);
 }
+
+float *
+rp_pass_block_norm(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y,
+                   float *rstd)
+{
+    float *amax = rp_pass_scale_slot(pass);
+
+    rp_pass_norm(pass, kind,
+                 (RpRmsnormArgs){.rows = rows,
+                                 .n = pass->network->model->hidden,
+                                 .x = x,
+                                 .y = y,
+                                 .rstd = rstd,
+                                 .largest = amax});
+    return amax;
+}
+
+void
+rp_pass_block_norm_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
+                            float *rstd, const void *d_residual, void *d, float *amax)
+{
+    rp_pass_norm_backward(pass, kind,
+                          (RpRmsnormArgs){.rows = rows,
+                                          .n = pass->network->model->hidden,
+                                          .x = x,
+                                          .rstd = rstd,
+                                          .dy = d,
+                                          .d_residual = d_residual,
+                                          .dx = d,
+                                          .largest = amax});
+}

@@ -307,6 +307,12 @@ typedef enum {
 void rp_pass_begin_fp8(RpPass *pass);
 /* A scale slot for a tensor whose amax is recorded by the kernel that makes it; %NULL without fp8. */
 float *rp_pass_scale_slot(RpPass *pass);
+/* The norm before a block's first layers, or before its MLP: y of @rows tokens. Returns: its scale slot */
+float *rp_pass_block_norm(RpPass *pass, RpWeightKind kind, size_t rows, const void *x, void *y,
+                          float *rstd);
+/* @d: of y, becomes that of x, with @d_residual. @amax: (nullable): its scale slot */
+void rp_pass_block_norm_backward(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,
+                                 float *rstd, const void *d_residual, void *d, float *amax);
 /* An operand of linear layer @kind, and of others that read the same; it is quantized in the scratch buffer. @amax:
  * its scale slot, with its amax; %NULL: the amax is looked for */
 RpMatmulOperand rp_pass_operand(RpPass *pass, RpWeightKind kind, size_t rows, const void *x,

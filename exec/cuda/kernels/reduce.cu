@@ -37,16 +37,33 @@ rows_of_chunk(size_t tokens)
     return rows > LEAST_ROWS ? rows : LEAST_ROWS;
 }
 
+/* The sums of a block's columns, over its strands in order. @sums: of a strand */
+static __device__ __forceinline__ void
+add_strands(const float (&sums)[RP_PACK], size_t n, float *to)
+{
+    __shared__ float shared[STRANDS][LANES * RP_PACK + 1];
+    const unsigned column = threadIdx.y * LANES + threadIdx.x;
+    const size_t at = (size_t)blockIdx.x * LANES * RP_PACK + column;
+    float sum = 0;
+
+#pragma unroll
+    for (int i = 0; i < RP_PACK; i++)
+        shared[threadIdx.y][threadIdx.x * RP_PACK + i] = sums[i];
+    __syncthreads();
+#pragma unroll
+    for (int strand = 0; strand < STRANDS; strand++)
+        sum += shared[strand][column];
+    if (at < n)
+        to[at] = sum;
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 sum_rows_kernel(size_t tokens, size_t n, size_t rows, const T *dy, float *partials, bool wide)
 {
-    __shared__ float shared[STRANDS][LANES * RP_PACK + 1];
-    const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* first of the block's columns */
-    const size_t first = begin + threadIdx.x * RP_PACK;
+    const size_t first = ((size_t)blockIdx.x * LANES + threadIdx.x) * RP_PACK;
     const size_t start = (size_t)blockIdx.y * rows;
     const size_t end = start + rows < tokens ? start + rows : tokens;
-    const unsigned column = threadIdx.y * LANES + threadIdx.x;
     float sums[RP_PACK] = {};
 
     if (first < n) {
@@ -59,18 +76,7 @@ sum_rows_kernel(size_t tokens, size_t n, size_t rows, const T *dy, float *partia
                 sums[i] += to_float(pack.at[i]);
         }
     }
-#pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        shared[threadIdx.y][threadIdx.x * RP_PACK + i] = sums[i];
-    __syncthreads();
-    if (begin + column < n) {
-        float sum = 0;
-
-#pragma unroll
-        for (int strand = 0; strand < STRANDS; strand++)
-            sum += shared[strand][column];
-        partials[(size_t)blockIdx.y * n + begin + column] = sum;
-    }
+    add_strands(sums, n, partials + (size_t)blockIdx.y * n);
 }
 
 /* A block: WIDTH columns, each by DEPTH strands of every DEPTHth chunk */
@@ -281,15 +287,12 @@ template <typename T>
 static __global__ void
 __launch_bounds__(THREADS) sum_parts_kernel(RpExpertBiasArgs args, float *partials, bool wide)
 {
-    __shared__ float shared[STRANDS][LANES * RP_PACK + 1];
     const size_t n = args.n, e = blockIdx.y;
-    const size_t begin = (size_t)blockIdx.x * LANES * RP_PACK; /* first of the block's columns */
-    const size_t first = begin + threadIdx.x * RP_PACK;
+    const size_t first = ((size_t)blockIdx.x * LANES + threadIdx.x) * RP_PACK;
     const size_t offset = (size_t)args.offsets[e], end = (size_t)args.offsets[e + 1];
     const size_t rows = (end - offset + gridDim.z - 1) / gridDim.z;
     const size_t start = offset + blockIdx.z * rows;
     const size_t stop = start + rows < end ? start + rows : end;
-    const unsigned column = threadIdx.y * LANES + threadIdx.x;
     float sums[RP_PACK] = {};
 
     if (first < n) {
@@ -304,18 +307,7 @@ __launch_bounds__(THREADS) sum_parts_kernel(RpExpertBiasArgs args, float *partia
                 sums[i] += weight * to_float(pack.at[i]);
         }
     }
-#pragma unroll
-    for (int i = 0; i < RP_PACK; i++)
-        shared[threadIdx.y][threadIdx.x * RP_PACK + i] = sums[i];
-    __syncthreads();
-    if (begin + column < n) {
-        float sum = 0;
-
-#pragma unroll
-        for (int strand = 0; strand < STRANDS; strand++)
-            sum += shared[strand][column];
-        partials[(blockIdx.z * (size_t)gridDim.y + e) * n + begin + column] = sum;
-    }
+    add_strands(sums, n, partials + (blockIdx.z * (size_t)gridDim.y + e) * n);
 }
 
 static __global__ void

@@ -183,8 +183,9 @@ is_routable(const RpRouteArgs *args)
            args->choices <= args->experts;
 }
 
-cudaError_t
-rp_cuda_route_forward(const RpRouteArgs *args, cudaStream_t stream)
+template <bool BACKWARD>
+static cudaError_t
+launch_route(const RpRouteArgs *args, cudaStream_t stream)
 {
     const RpRouteArgs copy = *args;
 
@@ -195,27 +196,22 @@ rp_cuda_route_forward(const RpRouteArgs *args, cudaStream_t stream)
     return for_dtype(args->dtype, [=](auto zero) {
         using T = decltype(zero);
 
-        route_kernel<T><<<(unsigned)ceil_divide(copy.tokens, WARPS), THREADS, 0, stream>>>(copy);
+        (BACKWARD ? route_backward_kernel<T> : route_kernel<T>)<<<(unsigned)ceil_divide(copy.tokens, WARPS), THREADS, 0,
+                                                                  stream>>>(copy);
         return cudaGetLastError();
     });
 }
 
 cudaError_t
+rp_cuda_route_forward(const RpRouteArgs *args, cudaStream_t stream)
+{
+    return launch_route<false>(args, stream);
+}
+
+cudaError_t
 rp_cuda_route_backward(const RpRouteArgs *args, cudaStream_t stream)
 {
-    const RpRouteArgs copy = *args;
-
-    if (args->tokens == 0 || args->choices == 0)
-        return cudaSuccess;
-    if (!is_routable(args))
-        return cudaErrorInvalidValue;
-    return for_dtype(args->dtype, [=](auto zero) {
-        using T = decltype(zero);
-
-        route_backward_kernel<T>
-            <<<(unsigned)ceil_divide(copy.tokens, WARPS), THREADS, 0, stream>>>(copy);
-        return cudaGetLastError();
-    });
+    return launch_route<true>(args, stream);
 }
 
 static __global__ void
