@@ -176,7 +176,7 @@ run(RpArgs *args, char **words, RpReport *report, GError **error)
     RpMergeOptions options = {.max_shard_bytes = packs ? 0 : RP_CLI_SHARD_BYTES,
                               .progress = rp_progress_counted,
                               .user_data = &progress};
-    g_autofree char *base = rp_model_path(words[0]);
+    g_autofree char *base = rp_trained_checkpoint(words[0]);
     g_autofree char *adapter = rp_trained_checkpoint(words[1]);
     g_auto(Merging) merging = {0};
 
@@ -216,11 +216,10 @@ const RpCommand rp_command_merge = {
     .name = "merge",
     .summary = "make one model of a base and its adapters",
     .words = "BASE ADAPTER",
-    .help =
-        "Makes one model of a base and the adapters that were trained on it, tensor by\n"
-        "tensor: as Hugging Face transformers loads it. ADAPTER is a directory of adapters, or\n"
-        "the output of a run: its best checkpoint, else its last.\n\n"
-        "Example:\n  roundpipe merge model run/checkpoint-200 -o merged",
+    .help = "Makes one model of a base and the adapters that were trained on it, tensor by\n"
+            "tensor: as Hugging Face transformers loads it. ADAPTER is a directory of adapters;\n"
+            "both may be the output of a run: its best checkpoint, else its last.\n\n"
+            "Example:\n  roundpipe merge model run/checkpoint-200 -o merged",
     .uses = uses,
     .run = run,
 };
